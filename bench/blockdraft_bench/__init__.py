@@ -1,4 +1,4 @@
-"""`blockdraft bench`: what drafting gains, on which data, with what certainty.
+"""`blockdraft bench`: how much drafting gains, on which data, with what certainty.
 
 `command` lists the measurements. Each is a function `measure` from its settings (`settings`,
 `serve.settings`) and a `Run` to a `Result`: `acceptance`, `decode`, `processor`, and the packages
@@ -6,8 +6,9 @@
 
 * `run` (the course of a measurement), `result` (rows as JSON, Markdown and a picture), `store`
   (results on disk, to resume from), `provenance` (what a result was measured with);
-* `datasets` and `prompts` (what is asked), `answers` (what decoding gives, and how it compares),
-  `statistics` (an `Estimate` is a number with its interval and how many answers it rests on);
+* `datasets` and `prompts` (what is asked), `completions` (what decoding gives, and how it
+  compares), `statistics` (an `Estimate` is a number with its interval and how many answers it rests
+  on);
 * `engine`: verifier and drafter in this process.
 
 `report` puts the pages of several results together; `errors` is what may go wrong.

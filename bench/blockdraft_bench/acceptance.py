@@ -1,6 +1,7 @@
 """`bench acceptance`: how many drafted tokens a verification gains, by dataset and temperature.
 
-Over the verifications that measure the drafter (`Answer.full_steps`), with K drafted tokens each:
+Over the verifications that measure the drafter (`Completion.full_steps`), with K drafted tokens
+each:
 
 * τ is the mean number of tokens gained: accepted + 1, the target's own token.
 * Acceptance at position k is the share in which the k-th drafted token was accepted, which
@@ -9,7 +10,7 @@ Over the verifications that measure the drafter (`Answer.full_steps`), with K dr
 * Decay at k is conditional acceptance at k + 1 over that at k: 1 means that drafts do not get
   worse with the distance from the anchor.
 
-All are ratios of sums over answers.
+All are ratios of sums over completions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers
+from blockdraft_bench.completions import DRAFTED, PLAIN, Completion, identical_completions
 from blockdraft_bench.engine.decoding import (
     Capacity,
     InProcessDecoder,
@@ -48,7 +49,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     draft_length = whole_draft(settings.draft_length, drafter.block_size)
     dtype = str(serving_dtype(settings.dtype))
     run.identify(limits, draft_length, target, drafter, dtype, settings.top_p)
-    store = run.store(dict[str, Answer])
+    store = run.store(dict[str, Completion])
     decoder.warm_up(loading.reach)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature) * 2)
     answered = answer_all(
@@ -59,14 +60,14 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
         in_groups(decoder, {DRAFTED: draft_length, PLAIN: 0}, settings.top_p),
         store,
         many_at_a_time=True,
-        on_answers=decoding.advance,
+        on_completions=decoding.advance,
     )
     decoder.close()
     rows = [summarize(each, draft_length, prompts.seed) for each in answered]
     nucleus = "" if settings.top_p == 1.0 else f", top-p {settings.top_p:g}"
     caption = (
-        f"Target {target}, {dtype}, {drafter}, {draft_length} tokens drafted{nucleus}; answers of "
-        f"at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
+        f"Target {target}, {dtype}, {drafter}, {draft_length} tokens drafted{nucleus}; "
+        f"completions of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
     )
     facts = {"target": target, "drafter": drafter, "draft_length": draft_length, "dtype": dtype}
     figure = draw(rows, "dataset", "acceptance_length", ["temperature"])
@@ -86,38 +87,40 @@ def in_groups(decoder: InProcessDecoder, lengths: Mapping[str, int], top_p: floa
             )
             for each in samples
         ]
-        decoder.decode(requests, lambda index, answer: keep(index, {way: answer}))
+        decoder.decode(requests, lambda index, completion: keep(index, {way: completion}))
 
     return decode
 
 
 def summarize(answered: Answered, draft_length: int, seed: int) -> Row:
-    """Sum up the answers to one dataset; `reach_counts` has a list for each answer."""
-    drafted, plain = answered.answers[DRAFTED], answered.answers[PLAIN]
+    """Sum up the completions to one dataset; `reach_counts` has a list for each completion."""
+    drafted, plain = answered.completions[DRAFTED], answered.completions[PLAIN]
     counts = reach_counts(drafted, draft_length)
     length, *shares = bootstrap(counts, _ratios, seed)
     return {
         "dataset": answered.dataset,
         "temperature": answered.temperature,
         "samples": len(drafted),
-        "tokens": sum(len(answer.token_ids) for answer in drafted),
-        "verifications": sum(len(answer.steps) for answer in drafted),
+        "tokens": sum(len(completion.token_ids) for completion in drafted),
+        "verifications": sum(len(completion.steps) for completion in drafted),
         # Those that measure the drafter.
         "steps": int(counts[:, 0].sum()),
         "acceptance_length": length,
         "acceptance_per_position": tuple(shares[:draft_length]),
         "conditional_acceptance_per_position": tuple(shares[draft_length : 2 * draft_length]),
         "acceptance_decay": tuple(shares[2 * draft_length :]),
-        "identical_share": identical_answers(drafted, plain),
+        "identical_share": identical_completions(drafted, plain),
         "reach_counts": counts.tolist(),
     }
 
 
-def reach_counts(answers: Sequence[Answer], draft_length: int) -> Int[np.ndarray, "answers reach"]:
-    """Return, for each answer, how many verifications accepted at least 0, 1, ... K tokens."""
-    counts = np.zeros((len(answers), draft_length + 1), np.int64)
-    for row, answer in zip(counts, answers, strict=True):
-        for accepted in answer.full_steps(draft_length):
+def reach_counts(
+    completions: Sequence[Completion], draft_length: int
+) -> Int[np.ndarray, "completions reach"]:
+    """Return, for each completion, how many verifications accepted at least 0, 1, ... K tokens."""
+    counts = np.zeros((len(completions), draft_length + 1), np.int64)
+    for row, completion in zip(counts, completions, strict=True):
+        for accepted in completion.full_steps(draft_length):
             row[: accepted + 1] += 1
     return counts
 
@@ -134,7 +137,7 @@ def _ratios(reached: Float[np.ndarray, "rows reach"]) -> Float[np.ndarray, "rows
 
 def acceptance_table(rows: Sequence[Row]) -> str:
     """Return the rows as Markdown."""
-    headings = ["Dataset", "T", "Answers", "Verifications", "τ", "Accepted at position 1, 2, …"]
+    headings = ["Dataset", "T", "Completions", "Verifications", "τ", "Accepted at position 1, 2, …"]
     return table(
         [*headings, "Identical to plain"],
         (

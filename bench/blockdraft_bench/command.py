@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 2
     except (OSError, RuntimeError, ValueError) as error:
-        # Whatever is wrong with the input, its message says; a trace would hide it.
+        # The message says what is wrong with the input; a trace would hide it.
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,7 +1,7 @@
 """Test sets: JSON lines of `{"id": ..., "turns": [...]}`, in a folder or as single files.
 
 Two sets come with this package, written for this project: `starter` has sums, code, questions and
-texts to write; `copy` asks for answers that repeat much of their prompts.
+texts to write; `copy` asks for completions that repeat much of their prompts.
 """
 
 import gzip
@@ -37,7 +37,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 class Sample:
     """One row of a dataset, and its id, unique there.
 
-    The text is the first user message: later turns answer a reply this project did not give.
+    The text is the first user message: later turns respond to a reply this project did not give.
     """
 
     sample_id: str

@@ -1,8 +1,8 @@
-"""`bench decode`: plain decoding and each draft method, one answer at a time, side by side.
+"""`bench decode`: plain decoding and each draft method, one completion at a time, side by side.
 
-Seconds and tokens are those after an answer's first token, unless the name says otherwise. Speeds
-are ratios of sums over the answers of a dataset, and the speed-up is a ratio of two of them over
-the same samples.
+Seconds and tokens are those after a completion's first token, unless the name says otherwise.
+Speeds are ratios of sums over the completions of a dataset, and the speed-up is a ratio of two of
+them over the same samples.
 """
 
 import functools
@@ -14,10 +14,10 @@ from dataclasses import asdict
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.answers import (
+from blockdraft_bench.completions import (
     PLAIN,
-    Answer,
-    identical_answers,
+    Completion,
+    identical_completions,
     mean_speed_ratio,
     speed,
     speed_ratio,
@@ -71,19 +71,19 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
         for method, length in lengths.items()
         if length and method != PROMPT_LOOKUP
     }
-    # Times of another accelerator are other times.
+    # Times measured on another accelerator cannot be compared.
     conditions = settings.draft_policy, hardware()
     run.identify(limits, lengths, target, drafters, dtype, conditions)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))
-    # All methods are one group: one that was interrupted between two is decoded again by all.
+    # All methods are one group: a sample interrupted between two is decoded again by all.
     answered = answer_all(
         prepared.prompt_sets,
         settings.temperature,
         limits,
         [tuple(lengths)],
         sample_decoder(decoders, lengths),
-        run.store(dict[str, Answer]),
-        on_answers=decoding.advance,
+        run.store(dict[str, Completion]),
+        on_completions=decoding.advance,
     )
     margin = ChoiceMargin(model)
     rows = [
@@ -100,7 +100,7 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
     named = ", ".join(dict.fromkeys(map(str, drafters.values())))
     caption = (
         f"Target {target}, {dtype}; {named or 'no drafter'}; {settings.draft_policy} policy; one "
-        f"answer at a time, of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
+        f"completion at a time, of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
     )
     facts = {
         "target": target,
@@ -118,13 +118,13 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
 def set_up(
     settings: DecodeSettings, on_compiled: Callable[[int, int], None]
 ) -> tuple[Decoder, dict[str, InProcessDecoder], dict[str, int]]:
-    """Load target and drafters, and compile all that decoding needs.
+    """Load target and drafters, and compile their steps.
 
     Which layers an engine takes features from is fixed when it compiles, so each method has its
     own, over the same weights; plain decoding uses the first of them.
 
     Returns:
-        The target, what decodes by each method, plain decoding first, and the tokens of a whole
+        The target, the decoder of each method, plain decoding first, and the tokens of a whole
         draft of each, 0 for plain decoding.
     """
     capacity = Capacity(1, settings.prompts.context_tokens, settings.dtype)
@@ -156,7 +156,7 @@ def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, Loa
         if method in (PLAIN, PROMPT_LOOKUP):
             drafters |= {PROMPT_LOOKUP: None} if method == PROMPT_LOOKUP else {}
             continue
-        # One of its own also beside prompt lookup: a drafter has context slots for one engine.
+        # A separate drafter also beside prompt lookup: its draft KV cache is for one engine.
         name = method.removesuffix(f"+{PROMPT_LOOKUP}")
         spec = settings.eagle3 if name == EAGLE3 else settings.dflash
         try:
@@ -176,7 +176,7 @@ def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, Loa
 def sample_decoder(
     decoders: Mapping[str, InProcessDecoder], draft_lengths: Mapping[str, int]
 ) -> SampleDecoder:
-    """Return what decodes by each method; a draft length of 0 is plain decoding."""
+    """Return the decoder of each method; a draft length of 0 is plain decoding."""
     return SampleDecoder(
         {
             method: functools.partial(decoders[method].decode_alone, max_draft_tokens=length)
@@ -186,32 +186,32 @@ def sample_decoder(
 
 
 def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> Row:
-    """Sum up what one method did on one dataset; `draft_length` is 0 for plain decoding."""
-    answers, plain = answered.answers[method], answered.answers[PLAIN]
-    [acceptance_length] = bootstrap(_tokens_and_steps(answers), _tokens_per_step, seed)
-    tpots = [a.decode_seconds / a.timed_tokens for a in answers if a.timed_tokens]
-    steps = [step for answer in answers for step in answer.steps]
+    """Sum up one method on one dataset; `draft_length` is 0 for plain decoding."""
+    completions, plain = answered.completions[method], answered.completions[PLAIN]
+    [acceptance_length] = bootstrap(_tokens_and_steps(completions), _tokens_per_step, seed)
+    tpots = [a.decode_seconds / a.timed_tokens for a in completions if a.timed_tokens]
+    steps = [step for completion in completions for step in completion.steps]
     return {
         "dataset": answered.dataset,
         "method": method,
         "temperature": answered.temperature,
-        "samples": len(answers),
-        "tokens": sum(len(a.token_ids) for a in answers),
-        # Time per token of an answer, over answers.
+        "samples": len(completions),
+        "tokens": sum(len(a.token_ids) for a in completions),
+        # Time per token of a completion, over completions.
         "tpot_seconds": median(tpots),
         "tpot_seconds_quartiles": quartiles(tpots),
-        "ttft_seconds": statistics.median(a.ttft_seconds for a in answers),
-        "tokens_per_second": speed(answers),
+        "ttft_seconds": statistics.median(a.ttft_seconds for a in completions),
+        "tokens_per_second": speed(completions),
         # Plain decoding's seconds per token over this method's.
-        "speedup": speed_ratio(answers, plain, seed),
+        "speedup": speed_ratio(completions, plain, seed),
         "acceptance_length": acceptance_length,
-        # Of the verifications that drafted as far; None where no draft was so long.
+        # Over verifications of drafts that are long enough; None if no draft was.
         "acceptance_per_position": [
             mean(float(accepted >= place) for drafted, accepted in steps if drafted >= place)
             for place in range(1, draft_length + 1)
         ],
         "mean_draft_length": mean(drafted for drafted, _ in steps),
-        "identical_share": identical_answers(plain, answers),
+        "identical_share": identical_completions(plain, completions),
     }
 
 
@@ -226,7 +226,7 @@ def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) ->
     rows = []
     for temperature, group in by_temperature.items():
         for method in methods:
-            pairs = [(each.answers[method], each.answers[PLAIN]) for each in group]
+            pairs = [(each.completions[method], each.completions[PLAIN]) for each in group]
             counts = [_tokens_and_steps(own) for own, _ in pairs]
             rows.append(
                 {
@@ -236,14 +236,16 @@ def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) ->
                     "acceptance_length": bootstrap_mean(
                         counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
                     ),
-                    "identical_share": mean(identical_answers(own, plain) for own, plain in pairs),
+                    "identical_share": mean(
+                        identical_completions(own, plain) for own, plain in pairs
+                    ),
                 }
             )
     return rows
 
 
-def _tokens_and_steps(answers: Sequence[Answer]) -> Float[np.ndarray, "answers 2"]:
-    return np.array([(a.timed_tokens, len(a.steps)) for a in answers], np.float64)
+def _tokens_and_steps(completions: Sequence[Completion]) -> Float[np.ndarray, "completions 2"]:
+    return np.array([(a.timed_tokens, len(a.steps)) for a in completions], np.float64)
 
 
 def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:
@@ -274,20 +276,30 @@ def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
         for row in rows
     ]
     averaged = [cells(row, "mean", "", "", "", "") for row in means if row["method"] != PLAIN]
-    headings = ["Dataset", "T", "Method", "Answers", "TTFT ms", "TPOT ms", "tok/s", "τ", "speed-up"]
+    headings = [
+        "Dataset",
+        "T",
+        "Method",
+        "Completions",
+        "TTFT ms",
+        "TPOT ms",
+        "tok/s",
+        "τ",
+        "speed-up",
+    ]
     return table([*headings, "identical"], [*measured, *averaged])
 
 
 def divergence_line(rows: Sequence[Row]) -> str:
-    """Say how many answers differ from plain decoding, and by which margins."""
+    """Say how many completions differ from plain decoding, and by which margins."""
     margins = [found["logit_margin"] for row in rows for found in row["divergences"]]
     drafted = sum(row["samples"] for row in rows if row["method"] != PLAIN)
     if not drafted:
         return "No draft method was measured."
     if not margins:
-        return "Every answer is that of plain decoding, token for token."
+        return "Every completion is that of plain decoding, token for token."
     return (
-        f"{len(margins)} of {drafted} answers {'differs' if len(margins) == 1 else 'differ'} from "
-        "plain decoding; the target's margin where they part is at most "
+        f"{len(margins)} of {drafted} completions {'differs' if len(margins) == 1 else 'differ'} "
+        "from plain decoding; the target's margin at the first difference is at most "
         f"{max(margins):.3g}."
     )

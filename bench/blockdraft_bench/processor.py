@@ -12,9 +12,9 @@ from pathlib import Path
 
 import jax
 
-from blockdraft_bench.answers import DRAFTED, PLAIN, speed
+from blockdraft_bench.completions import DRAFTED, PLAIN, speed
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.samples import Answers, Limits, Sample, SampleDecoder
+from blockdraft_bench.engine.samples import Completions, Limits, Sample, SampleDecoder
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.prompts import Prompt
 from blockdraft_bench.provenance import versions
@@ -38,7 +38,7 @@ from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
 
 # Rows of the matrix can be compared only if all are measured alike: with the sequences of
-# `blockdraft serve` and the answers of `blockdraft demo`.
+# `blockdraft serve` and the completions of `blockdraft demo`.
 MAX_SEQUENCES, MAX_TOKENS, ROUNDS = SchedulerSettings().max_sequences, 96, 3
 
 
@@ -90,7 +90,7 @@ def measure_here(settings: ProcessorSettings) -> Row:
         if auto != "bfloat16":
             del engine
             engine = _load(settings, target, "auto")
-    answers = _answer(target, engine)
+    completions = _answer(target, engine)
     row = {
         "target": engine.target,
         "drafter": engine.drafter,
@@ -100,9 +100,9 @@ def measure_here(settings: ProcessorSettings) -> Row:
         "product_forms": list(forms),
         # Of bfloat16, after padding.
         "self_test": found.summary(),
-        "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in answers),
-        "drafted_tokens_per_second": median(speed([each[DRAFTED]]) for each in answers),
-        "identical": len({one.token_ids for each in answers for one in each.values()}) == 1,
+        "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in completions),
+        "drafted_tokens_per_second": median(speed([each[DRAFTED]]) for each in completions),
+        "identical": len({one.token_ids for each in completions for one in each.values()}) == 1,
     }
     engine.close()
     return row
@@ -125,8 +125,8 @@ def _load(
     return engine
 
 
-def _answer(target: Path, engine: InProcessDecoder) -> list[Answers]:
-    """Return the greedy answers to the demo's prompt, round by round."""
+def _answer(target: Path, engine: InProcessDecoder) -> list[Completions]:
+    """Return the greedy completions to the demo's prompt, round by round."""
     tokenizer = load_tokenizer(target)
     prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": DEFAULT_PROMPT}]))
     limits = Limits(MAX_TOKENS, frozenset(tokenizer.eos_token_ids))
@@ -134,9 +134,9 @@ def _answer(target: Path, engine: InProcessDecoder) -> list[Answers]:
     plain = functools.partial(engine.decode_alone, max_draft_tokens=0)
     decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
     rounds = [Sample("demo", number, request) for number in range(ROUNDS)]
-    answers: list[Answers] = []
-    decoder((PLAIN, DRAFTED), rounds, lambda _, found: answers.append(found))
-    return answers
+    completions: list[Completions] = []
+    decoder((PLAIN, DRAFTED), rounds, lambda _, found: completions.append(found))
+    return completions
 
 
 def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:

@@ -13,7 +13,7 @@ from blockdraft_models.weights.resolve import resolve_target
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A sample as the target sees it: up to where the answer starts, chat template included."""
+    """A sample as the target sees it: up to where the completion starts, chat template included."""
 
     sample_id: str
     token_ids: tuple[int, ...]
@@ -42,7 +42,7 @@ class Prepared:
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
+        """Tokens that end a completion."""
         return frozenset(self.tokenizer.eos_token_ids)
 
 
@@ -68,7 +68,7 @@ def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, 
 
     A message that is too long loses its end: what is kept is the longest beginning of the text
     with which the whole prompt fits. The template stays whole, so the prompt still ends where
-    the answer is to begin.
+    the completion is to begin.
     Where not even an empty message fits, that is refused.
     """
 

@@ -18,7 +18,7 @@ from blockdraft_bench.statistics import Estimate
 
 Row = dict[str, Any]
 Cell = str | int | float | Estimate | None
-INTERVALS_NOTE = "Brackets hold 95 % intervals and n, the number of answers they rest on."
+INTERVALS_NOTE = "Brackets hold 95 % intervals and n, the number of completions they rest on."
 BAR_SPACE = 0.8
 
 
@@ -47,18 +47,18 @@ def _spread(value: Any) -> Any:
     for name, item in value.items():
         several = isinstance(item, tuple) and item and isinstance(item[0], Estimate)
         if isinstance(item, Estimate):
-            parts: list[Any] = [item.value, item.ci95, item.answers]
+            parts: list[Any] = [item.value, item.ci95, item.completions]
         elif several:
             parts = [list(part) for part in zip(*map(_parts, item), strict=True)]
         else:
             spread[name] = _spread(item)
             continue
-        spread |= zip((name, f"{name}_ci95", f"{name}_answers"), parts, strict=True)
+        spread |= zip((name, f"{name}_ci95", f"{name}_completions"), parts, strict=True)
     return spread
 
 
 def _parts(found: Estimate) -> tuple[Any, ...]:
-    return found.value, found.ci95, found.answers
+    return found.value, found.ci95, found.completions
 
 
 def page(*parts: str) -> str:
@@ -91,7 +91,7 @@ def number(
     if found.ci95 is None:
         return text
     edges = ", ".join(f"{factor * edge:.{digits}f}" for edge in found.ci95)
-    return f"{text} [{edges}; n = {found.answers}]"
+    return f"{text} [{edges}; n = {found.completions}]"
 
 
 def share(value: float | None) -> str:

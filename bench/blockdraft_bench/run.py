@@ -109,7 +109,7 @@ class Run:
         return Phase(self._progress, self._progress.add_task(description, total=total))
 
     def identify(self, *settings: object) -> None:
-        """Say all that decides a stored result beside its key; once, before a store is opened.
+        """Set what identifies a stored result beside its key; once, before a store is opened.
 
         The same measurement of the same day finds its folder again, and in it only results that
         were measured with the same settings by the same code, packages and processor.

@@ -1,4 +1,4 @@
-"""What measurements are told; `blockdraft_runtime.configuration` makes flags and docs of it.
+"""The settings of measurements; `blockdraft_runtime.configuration` makes flags and docs of them.
 
 `serve.settings` has those of a service under load.
 """
@@ -15,7 +15,7 @@ from blockdraft_runtime.settings.verifier import DraftPolicy
 RESULTS = Path("bench-results")
 DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
-DTYPE_HELP = "of weights, cache and contexts; `auto` as when serving"
+DTYPE_HELP = "of weights, KV cache and draft KV caches; `auto` as when serving"
 BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor included"
 LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its anchor"
 POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole draft"
@@ -49,7 +49,7 @@ class PromptSettings:
         "more",
         minimum=1,
     )
-    max_tokens: int = setting(128, "most tokens of an answer", minimum=1)
+    max_tokens: int = setting(128, "most tokens of a completion", minimum=1)
     max_prompt_tokens: int = setting(
         512,
         "most tokens of a prompt; a longer message loses its end, the chat template stays whole",
@@ -60,7 +60,7 @@ class PromptSettings:
 
     @property
     def context_tokens(self) -> int:
-        """Most tokens of a prompt and its answer."""
+        """Most tokens of a prompt and its completion."""
         return self.max_prompt_tokens + self.max_tokens
 
     def check_timed(self) -> None:
@@ -101,7 +101,7 @@ class AcceptanceSettings:
         maximum=1,
     )
     concurrency: int = setting(
-        8, "answers decoded at a time; changes the speed, not the answers", minimum=1
+        8, "completions decoded at a time; changes the speed, not the completions", minimum=1
     )
     dtype: Dtype = setting("auto", DTYPE_HELP)
     result: OutputSettings = group(OutputSettings)
@@ -115,7 +115,7 @@ class DecodeSettings:
     method: tuple[DraftMethod, ...] = setting(
         (),
         "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
-        "measured; `prompt lookup` drafts from earlier text alone, or beside a drafter",
+        "measured; `prompt-lookup` drafts from earlier text alone, or beside a drafter",
         distinct=True,
     )
     dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")

@@ -1,9 +1,9 @@
-"""Numbers with what is known of their certainty: percentile bootstrap over answers, and means.
+"""Numbers with their confidence intervals: percentile bootstrap over completions, and means.
 
-Everything measured here is a ratio of sums over answers, or a ratio of such ratios. How much it
-would vary with other answers is seen by drawing the answers again, with replacement: whole answers
-and not verifications, because those of one answer resemble each other, and drawing them one by one
-would make the intervals too narrow.
+Everything measured here is a ratio of sums over completions, or a ratio of such ratios. How much it
+would vary with other completions is seen by drawing the completions again, with replacement: whole
+completions and not verifications, because those of one completion resemble each other, and drawing
+them one by one would make the intervals too narrow.
 """
 
 import statistics
@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float, Num
 
 RESAMPLES = 2000
-# Fewer answers tell too little of others for an interval.
-LEAST_ANSWERS = 8
+# Fewer completions tell too little of others for an interval.
+LEAST_COMPLETIONS = 8
 
 # Computes numbers of each row of sums; what comes out not finite is undefined.
 Ratios = Callable[[Float[np.ndarray, "rows columns"]], Float[np.ndarray, "rows numbers"]]
@@ -26,27 +26,27 @@ class Estimate:
     """A measured number."""
 
     value: float | None  # the number; None if nothing measured it
-    # Its 95 % interval; None with fewer than `LEAST_ANSWERS`, whoever computed it.
+    # Its 95 % interval; None with fewer than `LEAST_COMPLETIONS`, whoever computed it.
     ci95: tuple[float, float] | None
-    answers: int  # how many answers it rests on: those that would define it by themselves
+    completions: int  # how many it rests on: those that would define it by themselves
 
     def __post_init__(self) -> None:
-        """Drop an interval that rests on too few answers."""
-        if self.answers < LEAST_ANSWERS:
+        """Drop an interval that rests on too few completions."""
+        if self.completions < LEAST_COMPLETIONS:
             object.__setattr__(self, "ci95", None)
 
 
 def bootstrap(
-    counts: Num[np.ndarray, "answers columns"], ratios: Ratios, seed: int
+    counts: Num[np.ndarray, "completions columns"], ratios: Ratios, seed: int
 ) -> tuple[Estimate, ...]:
-    """Estimate numbers that are computed from sums over answers of what `counts` has of each."""
+    """Estimate numbers that are computed from column sums of `counts`, one row a completion."""
     rows = counts.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         [values] = ratios(rows.sum(axis=0, keepdims=True))
-        answers = np.isfinite(ratios(rows)).sum(axis=0)
+        completions = np.isfinite(ratios(rows)).sum(axis=0)
         drawn = ratios(resampled_totals(rows, seed))
     return tuple(
-        estimate(float(value), drawn[:, column], int(answers[column]))
+        estimate(float(value), drawn[:, column], int(completions[column]))
         for column, value in enumerate(values)
     )
 
@@ -57,13 +57,13 @@ def bootstrap_mean(
     mean_of: Callable[[Float[np.ndarray, "groups any"]], Float[np.ndarray, " any"]],
     seed: int,
 ) -> Estimate:
-    """Estimate the mean over groups of answers of a number that each group defines.
+    """Estimate the mean over groups of completions of a number that each group defines.
 
-    A group that defines none is left out. The answers of each group are drawn again by themselves,
-    so the interval says how the mean would vary with other answers of the same groups. It is a
-    little too narrow where these are small.
+    A group that defines none is left out. The completions of each group are drawn again by
+    themselves, so the interval says how the mean would vary with other completions of the same
+    groups. It is a little too narrow where these are small.
     """
-    values, draws, answers = [], [], 0
+    values, draws, completions = [], [], 0
     for index, counts in enumerate(groups):
         rows = counts.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -71,31 +71,31 @@ def bootstrap_mean(
             if np.isfinite(value).all():
                 values.append(value)
                 draws.append(ratio(resampled_totals(rows, seed + index))[:, 0])
-                answers += int(np.isfinite(ratio(rows)[:, 0]).sum())
+                completions += int(np.isfinite(ratio(rows)[:, 0]).sum())
     if not values:
         return Estimate(None, None, 0)
     [value] = mean_of(np.stack(values))
-    return estimate(float(value), mean_of(np.stack(draws)), answers)
+    return estimate(float(value), mean_of(np.stack(draws)), completions)
 
 
-def estimate(value: float, drawn: Float[np.ndarray, " resamples"], answers: int) -> Estimate:
+def estimate(value: float, drawn: Float[np.ndarray, " resamples"], completions: int) -> Estimate:
     """Return a number with the interval of its resampled values; what is not finite is unknown."""
     defined = drawn[np.isfinite(drawn)]
     interval = None
     if defined.size:
         low, high = percentiles(defined, (2.5, 97.5))
         interval = low, high
-    return Estimate(value if np.isfinite(value) else None, interval, answers)
+    return Estimate(value if np.isfinite(value) else None, interval, completions)
 
 
 def resampled_totals(
-    counts: Num[np.ndarray, "answers columns"], seed: int
+    counts: Num[np.ndarray, "completions columns"], seed: int
 ) -> Float[np.ndarray, "resamples columns"]:
-    """Return column sums over answers drawn with replacement, as many as there are."""
-    answers = counts.shape[0]
-    # How often each answer is drawn, instead of which one each draw gives: one matrix product.
+    """Return column sums over completions drawn with replacement, as many as there are."""
+    completions = counts.shape[0]
+    # How often each completion is drawn, instead of which one each draw gives: one matrix product.
     rng = np.random.default_rng(seed)
-    times = rng.multinomial(answers, np.full(answers, 1.0 / answers), size=RESAMPLES)
+    times = rng.multinomial(completions, np.full(completions, 1.0 / completions), size=RESAMPLES)
     return times.astype(np.float64) @ counts.astype(np.float64)
 
 

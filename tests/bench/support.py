@@ -1,4 +1,4 @@
-"""A tiny target with a drafter that knows the answers, right as often as it is told to be."""
+"""A tiny target with a drafter that knows the completions, right as often as it is told to be."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.samples import Answered, Limits
 from blockdraft_bench.prompts import Prompt, PromptSet
@@ -33,7 +33,7 @@ ENGINE = EngineSettings(
     draft_policy="fixed",
     prompt_lookup=False,
 )
-# Prompts whose answers never share a position, so that the position tells which one it is.
+# Prompts whose completions never share a position, so that the position tells which one it is.
 PROMPTS = PromptSet(
     "tiny",
     (
@@ -45,7 +45,7 @@ PROMPTS = PromptSet(
 MAX_TOKENS = 1 + 4 * BLOCK_SIZE
 LIMITS = Limits(MAX_TOKENS, frozenset(), seed=7)
 
-# How many of the tokens drafted after this offset of an answer are to be right.
+# How many of the tokens drafted after this offset of a completion are to be right.
 Right = Callable[[int], int]
 
 
@@ -71,20 +71,20 @@ class ScriptedPair:
         right: Right,
         prompts: PromptSet = PROMPTS,
         limits: Limits = LIMITS,
-    ) -> list[Answer]:
-        """Draft so many right tokens after each offset of an answer; return the answers."""
+    ) -> list[Completion]:
+        """Draft so many right tokens after each offset of a completion; return the completions."""
         requests = [
             replace(limits.request(prompts.dataset, prompt), max_draft_tokens=0)
             for prompt in prompts.prompts
         ]
-        found: dict[int, Answer] = {}
+        found: dict[int, Completion] = {}
         self.decoder.decode(requests, found.__setitem__)
         known = {
             len(request.prompt) + offset: (index, offset)
             for index, request in enumerate(requests)
             for offset in range(len(found[index].token_ids))
         }
-        assert len(known) == sum(len(answer.token_ids) for answer in found.values())
+        assert len(known) == sum(len(completion.token_ids) for completion in found.values())
 
         def draft(position: int, anchor: int, length: int) -> list[int]:
             if not length:
@@ -92,7 +92,7 @@ class ScriptedPair:
             index, offset = known[position]
             tokens = found[index].token_ids
             assert tokens[offset] == anchor
-            # Past the end of the answer nothing is known; a stop token was reached before.
+            # Past the end of the completion nothing is known; a stop token was reached before.
             following = [*tokens[offset + 1 : offset + 1 + length], *[0] * length][:length]
             good = right(position - len(requests[index].prompt))
             return [*following[:good], *((token + 1) % 256 for token in following[good:])]
@@ -119,7 +119,7 @@ def scripted_pair(config: EngineSettings = ENGINE) -> ScriptedPair:
     return ScriptedPair(decoder, method)
 
 
-# One answer at a time, in as few shapes as that takes.
+# One completion at a time, in as few shapes as that takes.
 ALONE = replace(
     ENGINE,
     scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=128),
@@ -131,15 +131,15 @@ def decoded_answer(
     decode: float,
     tokens: tuple[int, ...],
     steps: tuple[tuple[int, int], ...],
-) -> Answer:
-    return Answer(tokens, steps, False, ttft, decode)
+) -> Completion:
+    return Completion(tokens, steps, False, ttft, decode)
 
 
-def decoded_set(*samples: dict[str, Answer], temperature: float = 0.0) -> Answered:
-    """Return samples s0, s1, ... with these answers by method."""
+def decoded_set(*samples: dict[str, Completion], temperature: float = 0.0) -> Answered:
+    """Return samples s0, s1, ... with these completions by method."""
     requests = tuple(GenerationRequest(f"s{index}", (1, 2)) for index in range(len(samples)))
-    answers = {method: [each[method] for each in samples] for method in samples[0]}
-    return Answered("hand", temperature, requests, answers)
+    completions = {method: [each[method] for each in samples] for method in samples[0]}
+    return Answered("hand", temperature, requests, completions)
 
 
 # A program that can be asked like a peer, and answers at once.

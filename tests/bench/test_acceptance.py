@@ -21,8 +21,8 @@ from tests.bench.support import (
 
 from blockdraft_bench import acceptance
 from blockdraft_bench.acceptance import acceptance_table, in_groups, summarize
-from blockdraft_bench.answers import DRAFTED, PLAIN, Answer
-from blockdraft_bench.engine.samples import AnswerStore, Limits, Sample, answer_all
+from blockdraft_bench.completions import DRAFTED, PLAIN, Completion
+from blockdraft_bench.engine.samples import CompletionStore, Limits, Sample, answer_all
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_bench.provenance import digest
@@ -33,11 +33,13 @@ from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 
 
-def answer(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Answer:
-    return Answer(tokens, tuple((3, count) for count in accepted), stopped)
+def completion(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Completion:
+    return Completion(tokens, tuple((3, count) for count in accepted), stopped)
 
 
-def by_hand(drafted: list[Answer], plain: list[Answer] | None = None, length: int = 3) -> Row:
+def by_hand(
+    drafted: list[Completion], plain: list[Completion] | None = None, length: int = 3
+) -> Row:
     pairs = zip(drafted, plain or drafted, strict=True)
     samples = [{DRAFTED: one, PLAIN: other} for one, other in pairs]
     return summarize(decoded_set(*samples, temperature=1.0), length, seed=0)
@@ -48,8 +50,8 @@ def values(estimates: tuple[Estimate, ...]) -> list[float | None]:
 
 
 def test_figures_by_hand() -> None:
-    drafted = [answer(0, 1, 3, tokens=(1, 2)), answer(2, tokens=(3,))]
-    plain = [answer(tokens=(1, 2)), answer(tokens=(4,))]
+    drafted = [completion(0, 1, 3, tokens=(1, 2)), completion(2, tokens=(3,))]
+    plain = [completion(tokens=(1, 2)), completion(tokens=(4,))]
     row = by_hand(drafted, plain)
     assert (row["dataset"], row["temperature"]) == ("hand", 1.0)
     assert [row[n] for n in ("samples", "tokens", "steps", "verifications")] == [2, 3, 4, 4]
@@ -61,7 +63,8 @@ def test_figures_by_hand() -> None:
     assert row["reach_counts"] == [[3, 2, 1, 1], [1, 1, 1, 0]]
     assert row["identical_share"] == 0.5
     assert row["acceptance_length"].ci95 is None
-    # Of four times as many answers a resample has mostly the one or the other: means of 7/3 or 3.
+    # Of four times as many completions a resample has mostly the one or the other: means of 7/3 or
+    # 3.
     more = by_hand(drafted * 4, plain * 4)["acceptance_length"]
     assert more.value == row["acceptance_length"].value
     low, high = more.ci95
@@ -71,15 +74,15 @@ def test_figures_by_hand() -> None:
 
 
 def test_each_position_rests_on_the_answers_that_reached_it() -> None:
-    row = by_hand([answer(3), answer(1, 0), answer(0), answer()])
+    row = by_hand([completion(3), completion(1, 0), completion(0), completion()])
     assert row["reach_counts"] == [[1, 1, 1, 1], [2, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
-    assert row["acceptance_length"].answers == 3
-    assert [e.answers for e in row["acceptance_per_position"]] == [3, 3, 3]
-    assert [e.answers for e in row["conditional_acceptance_per_position"]] == [3, 2, 1]
+    assert row["acceptance_length"].completions == 3
+    assert [e.completions for e in row["acceptance_per_position"]] == [3, 3, 3]
+    assert [e.completions for e in row["conditional_acceptance_per_position"]] == [3, 2, 1]
 
 
 def test_without_whole_drafts_there_is_nothing_to_say() -> None:
-    row = by_hand([Answer((1, 2), ((1, 1),), False)] * 2, length=2)
+    row = by_hand([Completion((1, 2), ((1, 1),), False)] * 2, length=2)
     assert row["steps"] == 0
     assert row["acceptance_length"] == Estimate(None, None, 0)
     assert row["acceptance_per_position"] == (Estimate(None, None, 0),) * 2
@@ -95,10 +98,10 @@ def measure(
     pair: ScriptedPair,
     prompts: PromptSet = PROMPTS,
     limits: Limits = LIMITS,
-    store: AnswerStore | None = None,
+    store: CompletionStore | None = None,
     draft_length: int = DRAFT_LENGTH,
     temperature: float = 0.0,
-    on_answer: Callable[[str], None] = lambda dataset: None,
+    on_completion: Callable[[str], None] = lambda dataset: None,
 ) -> Row:
     [answered] = answer_all(
         [prompts],
@@ -106,14 +109,14 @@ def measure(
         limits,
         [(DRAFTED,), (PLAIN,)],
         in_groups(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}, top_p=1.0),
-        store or ResultStore(dict[str, Answer], "x"),
+        store or ResultStore(dict[str, Completion], "x"),
         many_at_a_time=True,
-        on_answers=on_answer,
+        on_completions=on_completion,
     )
     return summarize(answered, draft_length, limits.seed)
 
 
-# Offset of the anchor in the answer, right tokens, next offset: 0 3 4; 4 1 6; 6 1 8; 8 3 12;
+# Offset of the anchor in the completion, right tokens, next offset: 0 3 4; 4 1 6; 6 1 8; 8 3 12;
 # 12 3 16, all with whole drafts; at 16 nothing is left. Accepted 3, 1, 1, 3, 3.
 def at_times(offset: int) -> int:
     return 3 if offset % 4 == 0 and offset != 4 else 1
@@ -122,9 +125,9 @@ def at_times(offset: int) -> int:
 @pytest.mark.parametrize(
     ("right", "length", "shares", "conditional", "decay", "verifications"),
     [
-        # Four blocks an answer, the last of them just as long as the answer may still get.
+        # Four blocks a completion, the last of them just as long as the completion may still get.
         (lambda offset: 3, 4.0, [1.0] * 3, [1.0] * 3, [1.0] * 2, (8, 8)),
-        # One token a verification; the last three of an answer have shorter drafts.
+        # One token a verification; the last three of a completion have shorter drafts.
         (lambda offset: 0, 1.0, [0.0] * 3, [0.0, None, None], [None] * 2, (32, 26)),
         (at_times, 16 / 5, [1.0, 0.6, 0.6], [1.0, 0.6, 1.0], [0.6, 1 / 0.6], (10, 10)),
     ],
@@ -141,7 +144,7 @@ def test_a_drafter_that_is_right_so_often(
     pair.script(right)
     row = measure(pair)
     assert row["acceptance_length"].value == pytest.approx(length)
-    assert row["acceptance_length"].answers == 2
+    assert row["acceptance_length"].completions == 2
     assert values(row["acceptance_per_position"]) == pytest.approx(shares)
     for found, expected in (
         (row["conditional_acceptance_per_position"], conditional),
@@ -172,7 +175,7 @@ def test_shortened_drafts_do_not_count(pair: ScriptedPair) -> None:
 def test_the_verification_that_ends_in_a_stop_token_does_not_count(
     pair: ScriptedPair, right: int, end: int
 ) -> None:
-    # An answer with many different tokens. With a perfect drafter its tokens 5 to 8 are a block,
+    # A completion with many different tokens. With a perfect drafter its tokens 5 to 8 are a block,
     # so that the stop token is the first one drafted, or the target's own at the end.
     prompts = PromptSet("tiny", (Prompt("one", tuple(range(0, 19 * 7, 7))),))
     [whole] = pair.script(lambda offset: 0, prompts=prompts)
@@ -188,18 +191,18 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
 def test_the_seed_decides_what_is_sampled(pair: ScriptedPair, tmp_path: Path) -> None:
     pair.method.draft = lambda position, anchor, length: [anchor] * length
 
-    def answers(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
+    def completions(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
         path = tmp_path / f"{seed}-{len(prompts.prompts)}.jsonl"
-        store: AnswerStore = ResultStore(dict[str, Answer], "x", path)
+        store: CompletionStore = ResultStore(dict[str, Completion], "x", path)
         row = measure(pair, prompts, replace(LIMITS, seed=seed), store, temperature=1.0)
         assert (row["temperature"], row["identical_share"]) == (1.0, 1.0)
         records = [json.loads(line)["record"] for line in path.read_text("utf-8").splitlines()]
         return {tuple(each["token_ids"]) for record in records for each in record.values()}
 
-    first = answers(7, PROMPTS)
-    assert answers(8, PROMPTS).isdisjoint(first)
-    # A sample's answer does not depend on which others are measured.
-    assert answers(7, PromptSet("tiny", PROMPTS.prompts[1:])) <= first
+    first = completions(7, PROMPTS)
+    assert completions(8, PROMPTS).isdisjoint(first)
+    # A sample's completion does not depend on which others are measured.
+    assert completions(7, PromptSet("tiny", PROMPTS.prompts[1:])) <= first
 
 
 def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
@@ -207,7 +210,9 @@ def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
     request = LIMITS.request("tiny", PROMPTS.prompts[0], 1.0)
     decode = in_groups(pair.decoder, {PLAIN: 0}, top_p=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair.decoder, "decode", lambda requests, on_answer: asked.extend(requests))
+        patch.setattr(
+            pair.decoder, "decode", lambda requests, on_completion: asked.extend(requests)
+        )
         decode((PLAIN,), [Sample("tiny", 0, request)], lambda index, found: None)
     [one] = asked
     assert one.sampling == replace(request.sampling, top_p=0.5)
@@ -219,7 +224,7 @@ def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair)
     prompts = [Prompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
     done: list[str] = []
     limits = replace(LIMITS, max_tokens=8)
-    row = measure(pair, PromptSet("many", tuple(prompts)), limits, on_answer=done.append)
+    row = measure(pair, PromptSet("many", tuple(prompts)), limits, on_completion=done.append)
     assert (row["samples"], row["tokens"], done) == (9, 72, ["many"] * 18)
     assert row["identical_share"] == 1.0
 
@@ -227,8 +232,8 @@ def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair)
 def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
 
-    def store() -> AnswerStore:
-        return ResultStore(dict[str, Answer], "x", path)
+    def store() -> CompletionStore:
+        return ResultStore(dict[str, Completion], "x", path)
 
     pair.script(lambda offset: DRAFT_LENGTH)
     whole = measure(pair)
@@ -241,7 +246,7 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     broken = scripted_pair()
     broken.script(lambda offset: DRAFT_LENGTH)
     with pytest.raises(KeyboardInterrupt):
-        measure(broken, store=store(), on_answer=interrupt)
+        measure(broken, store=store(), on_completion=interrupt)
     assert measure(pair, store=store()) == whole
     assert len(path.read_text("utf-8").splitlines()) == 4
     # Drafts that get lost end the measurement.
@@ -270,12 +275,12 @@ def test_measures_reports_and_resumes(
     for row in report["results"]:
         assert row["samples"] == 2
         assert 1.0 <= row["acceptance_length"] <= 3.0
-        # Two answers are too few for an interval.
+        # Two completions are too few for an interval.
         assert row["acceptance_length_ci95"] is None
         assert len(row["acceptance_per_position"]) == 2
         assert row["identical_share"] == 1.0
-    answers = (output / "samples.jsonl").read_bytes()
-    assert len(answers.splitlines()) == 2 * 2 * 2
+    completions = (output / "samples.jsonl").read_bytes()
+    assert len(completions.splitlines()) == 2 * 2 * 2
 
     # Again, at one temperature more and as a table: only what is new is decoded.
     assert bench("--output", str(output), "--temperature", "0", "1") == 0
@@ -283,7 +288,7 @@ def test_measures_reports_and_resumes(
     assert (output / "acceptance.md").read_text("utf-8") == page
     assert page.count("\n| gsm8k | ") == page.count("\n| mbpp | ") == 2
     more = (output / "samples.jsonl").read_bytes()
-    assert more.startswith(answers)
+    assert more.startswith(completions)
     assert len(more.splitlines()) == 2 * 2 * 2 * 2
 
 

@@ -36,7 +36,8 @@ from blockdraft_client.cli.main import main
             "decode",
             ("--method", "medusa"),
             2,
-            "--method must be plain, dflash, eagle3, prompt lookup, dflash+prompt-lookup or eagle3+prompt-lookup, got",
+            "--method must be plain, dflash, eagle3, prompt-lookup, dflash+prompt-lookup or "
+            "eagle3+prompt-lookup, got",
         ),
         ("decode", ("--dflash", "nowhere"), 1, "'nowhere' is neither a directory"),
         ("decode", ("--eagle3", "nowhere"), 1, "'nowhere' is neither a directory"),

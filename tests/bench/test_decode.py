@@ -60,28 +60,28 @@ def check_report(report: dict[str, Any]) -> None:
 
 
 def check_against_samples(report: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Compute the figures again from what each answer took."""
+    """Compute the figures again from what each completion took."""
     orders = [[*METHODS[turn:], *METHODS[:turn]] for turn in (0, 1, 2, 0)]
     assert [list(line["record"]) for line in lines] == orders
     for result in report["results"]:
         chosen = [line["record"] for line in lines if line["key"][0] == result["dataset"]]
-        answers = [methods[result["method"]] for methods in chosen]
+        completions = [methods[result["method"]] for methods in chosen]
         plain = [methods["plain"] for methods in chosen]
-        lengths = [len(a["token_ids"]) - 1 for a in answers]
+        lengths = [len(a["token_ids"]) - 1 for a in completions]
         tokens = sum(lengths)
-        seconds = sum(a["decode_seconds"] for a in answers)
+        seconds = sum(a["decode_seconds"] for a in completions)
         plain_tokens = sum(len(a["token_ids"]) - 1 for a in plain)
         plain_seconds = sum(a["decode_seconds"] for a in plain)
         assert result["tokens"] == tokens + 2
         assert 0.0 < result["ttft_seconds"] < 60.0
-        assert result["ttft_seconds"] == statistics.median(a["ttft_seconds"] for a in answers)
-        per_token = [a["decode_seconds"] / n for a, n in zip(answers, lengths, strict=True)]
+        assert result["ttft_seconds"] == statistics.median(a["ttft_seconds"] for a in completions)
+        per_token = [a["decode_seconds"] / n for a, n in zip(completions, lengths, strict=True)]
         assert result["tpot_seconds"] == pytest.approx(statistics.median(per_token))
         speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
         assert result["speedup"] == pytest.approx(speedup)
-        # Two answers are too few for an interval.
+        # Two completions are too few for an interval.
         assert (result["speedup_ci95"], result["speedup_answers"]) == (None, 2)
-        steps = [step for a in answers for step in a["steps"]]
+        steps = [step for a in completions for step in a["steps"]]
         assert result["acceptance_length"] == pytest.approx(tokens / len(steps))
         drafted = {step[0] for step in steps}
         if result["method"] == "plain":
@@ -155,10 +155,11 @@ def test_table() -> None:
     means = averages([SAMPLES], lengths, seed=0)
     headings, _, plain, drafted, mean = speed_table(rows, means).splitlines()
     assert headings == (
-        "| Dataset | T | Method | Answers | TTFT ms | TPOT ms | tok/s | τ | speed-up | identical |"
+        "| Dataset | T | Method | Completions | TTFT ms | TPOT ms | tok/s | τ | speed-up "
+        "| identical |"
     )
     assert plain == "| hand | 0 | plain | 2 | 500 | 500.0 | 2.0 |  |  |  |"
-    # 4 s over 1.5 s; two answers are too few for an interval.
+    # 4 s over 1.5 s; two completions are too few for an interval.
     assert drafted == "| hand | 0 | dflash | 2 | 700 | 187.5 | 5.3 | 2.67 | 2.67x | 50.0% |"
     assert mean == "| mean | 0 | dflash |  |  |  |  | 2.67 | 2.67x | 50.0% |"
     sure = {**rows[1], "speedup": Estimate(8 / 3, (2.0, 4.0), 8)}
@@ -169,9 +170,17 @@ def test_table() -> None:
     ("margins", "method", "line"),
     [
         ([], "plain", "No draft method was measured."),
-        ([], "dflash", "Every answer is that of plain decoding, token for token."),
-        ([0.000125], "dflash", "1 of 2 answers differs from plain decoding; the target's margin"),
-        ([0.5, 0.2], "dflash", "2 of 2 answers differ from plain decoding; the target's margin"),
+        ([], "dflash", "Every completion is that of plain decoding, token for token."),
+        (
+            [0.000125],
+            "dflash",
+            "1 of 2 completions differs from plain decoding; the target's margin",
+        ),
+        (
+            [0.5, 0.2],
+            "dflash",
+            "2 of 2 completions differ from plain decoding; the target's margin",
+        ),
     ],
 )
 def test_divergences_in_words(margins: list[float], method: str, line: str) -> None:
@@ -180,4 +189,4 @@ def test_divergences_in_words(margins: list[float], method: str, line: str) -> N
     said = divergence_line([row])
     assert said.startswith(line)
     if margins:
-        assert said.endswith(f"where they part is at most {max(margins):.3g}.")
+        assert said.endswith(f"at the first difference is at most {max(margins):.3g}.")

@@ -108,7 +108,7 @@ def test_measures_again_without_touching_what_is_kept(
     kept = (tmp_path / precision.SPEEDUP_FILE).read_bytes()
     row = measure_here(dataclasses.replace(settings, again=True, quick=False))
     assert (row["auto"], row["bfloat16_speedup"], row["identical"]) == ("bfloat16", 1.5, True)
-    assert row["self_test"].endswith(" step shapes round alike, 1x1 are padded")
+    assert row["self_test"].endswith(" step shapes are batch-invariant, 1x1 are padded")
     assert (tmp_path / precision.SPEEDUP_FILE).read_bytes() == kept
     assert not Path(os.environ["BLOCKDRAFT_CACHE"]).exists()
     assert spans == [128]
@@ -127,7 +127,7 @@ ROW: Row = {
     "auto": "bfloat16",
     "bfloat16_speedup": 2.2026,
     "product_forms": ["576x576 weight/8", "1536x576 rows/4"],
-    "self_test": "exact in bfloat16: all 35 step shapes round alike",
+    "self_test": "exact in bfloat16: all 35 step shapes are batch-invariant",
     "plain_tokens_per_second": 40.0,
     "drafted_tokens_per_second": 90.0,
     "identical": True,
@@ -144,10 +144,10 @@ def test_rows_of_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows == [
         "| 2026-11-25 | 0123456-dirty | Xeon | avx512_bf16, amx_bf16 | 2 | 0.10.2 | bfloat16 "
         "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
-        "| exact in bfloat16: all 35 step shapes round alike | 40.0 | 90.0 | 2.25x | yes |",
+        "| exact in bfloat16: all 35 step shapes are batch-invariant | 40.0 | 90.0 | 2.25x | yes |",
         "| 2026-11-25 | 0123456-dirty | Xeon | none | 1 | 0.10.2 | float32 "
         "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
-        "| exact in bfloat16: all 35 step shapes round alike | - | 90.0 | - | **no** |",
+        "| exact in bfloat16: all 35 step shapes are batch-invariant | - | 90.0 | - | **no** |",
     ]
     # An installed copy knows no commit.
     assert "| unknown | Xeon |" in matrix([ROW], "2026-11-25", None)

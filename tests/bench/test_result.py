@@ -67,8 +67,8 @@ def test_a_digest_stands_for_all_it_is_of() -> None:
 
 def test_a_table() -> None:
     rows = [("gsm8k", 12, 0.5, None, Estimate(2.5, (2.0, 3.0), 9))]
-    assert table(["Set", "Answers", "a", "b", "τ"], rows).splitlines() == [
-        "| Set | Answers | a | b | τ |",
+    assert table(["Set", "Completions", "a", "b", "τ"], rows).splitlines() == [
+        "| Set | Completions | a | b | τ |",
         "| --- | --- | --- | --- | --- |",
         "| gsm8k | 12 | 0.50 | - | 2.50 [2.00, 3.00; n = 9] |",
     ]

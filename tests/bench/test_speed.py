@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.bench.support import decoded_answer, decoded_set
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.decode import averages, summarize
 from blockdraft_bench.result import Row
 from blockdraft_bench.statistics import Estimate
@@ -22,7 +22,7 @@ SECOND = {
 }
 
 
-def summary(method: str, *samples: dict[str, Answer], draft_length: int = 3) -> Row:
+def summary(method: str, *samples: dict[str, Completion], draft_length: int = 3) -> Row:
     return summarize(decoded_set(*samples), method, draft_length, seed=0)
 
 
@@ -55,7 +55,7 @@ def test_speedup_is_a_ratio_of_sums() -> None:
     # of the other.
     low, high = summary("dflash", *[FIRST, SECOND] * 4)["speedup"].ci95 or (0.0, 0.0)
     assert 2.0 <= low < 4 / 1.5 < high <= 4.0
-    # Answers of other lengths: 4 s for 6 tokens over 1.5 s for 4 tokens.
+    # Completions of other lengths: 4 s for 6 tokens over 1.5 s for 4 tokens.
     short = {**FIRST, "dflash": decoded_answer(0.7, 1.0, (1, 2, 9), ((3, 1),))}
     assert summary("dflash", short, SECOND)["speedup"].value == pytest.approx((4 / 6) / (1.5 / 4))
 
@@ -71,9 +71,9 @@ def test_plain_decoding_is_its_own_measure() -> None:
 
 def test_acceptance() -> None:
     result = summary("dflash", FIRST, SECOND)
-    # 4 + 2 tokens from 2 + 1 verifications; each answer alone gives 2.
+    # 4 + 2 tokens from 2 + 1 verifications; each completion alone gives 2.
     assert result["acceptance_length"].value == pytest.approx(2.0)
-    assert result["acceptance_length"].answers == 2
+    assert result["acceptance_length"].completions == 2
     # Position 1: right in the first and third of three. Position 2 and 3: drafted once.
     assert result["acceptance_per_position"] == pytest.approx((2 / 3, 1.0, 0.0))
     assert result["mean_draft_length"] == pytest.approx((3 + 1 + 1) / 3)
@@ -102,7 +102,7 @@ def test_answers_of_one_token_have_no_speed() -> None:
     assert result["speedup"] == result["acceptance_length"] == Estimate(None, None, 0)
     # Beside others they change no speed, and are none of the answers it rests on.
     both = summary("dflash", {"plain": single, "dflash": single}, FIRST)
-    assert both["speedup"].answers == 1
+    assert both["speedup"].completions == 1
     assert both["speedup"].value == pytest.approx(2.0)
     assert both["tpot_seconds"] == pytest.approx(0.25)
 
@@ -116,8 +116,8 @@ def test_averages() -> None:
     assert mean["speedup"].value == pytest.approx(math.sqrt(4 / 1.5 * 2.0))
     assert mean["acceptance_length"].value == pytest.approx(2.0)
     assert mean["identical_share"] == pytest.approx((0.5 + 1) / 2)
-    # Two answers and one are too few for an interval, also together.
-    assert (mean["speedup"].ci95, mean["speedup"].answers) == (None, 3)
+    # Two completions and one are too few for an interval, also together.
+    assert (mean["speedup"].ci95, mean["speedup"].completions) == (None, 3)
     assert (plain["speedup"].value, plain["acceptance_length"].value) == (1.0, 1.0)
 
 
@@ -128,7 +128,7 @@ def test_the_interval_of_an_average_draws_from_all_datasets() -> None:
     # The samples' speed-ups are 2 and 4, and no dataset has one kind alone.
     assert 2.0 < low < 4 / 1.5 < high < 4.0
     assert mean["speedup"].value == pytest.approx(4 / 1.5)
-    assert mean["speedup"].answers == 18
+    assert mean["speedup"].completions == 18
 
 
 def test_averages_keep_methods_and_temperatures_apart() -> None:

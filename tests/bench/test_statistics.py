@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blockdraft_bench.statistics import (
-    LEAST_ANSWERS,
+    LEAST_COMPLETIONS,
     Estimate,
     bootstrap,
     bootstrap_mean,
@@ -31,26 +31,26 @@ def test_the_bootstrap_is_seeded() -> None:
 
 
 def test_a_ratio_is_one_of_sums() -> None:
-    # 1 of 1 in half of the answers, 0 of 3 in the others.
+    # 1 of 1 in half of the completions, 0 of 3 in the others.
     [found] = bootstrap(np.array([[1, 1], [0, 3]] * 20), ratio, seed=0)
     assert found.value == 0.25
-    assert found.answers == 40
+    assert found.completions == 40
     low, high = found.ci95 or (0.0, 0.0)
     assert 0.1 < low < 0.25 < high < 0.5
 
 
 def test_few_answers_have_no_interval() -> None:
-    for answers in (1, LEAST_ANSWERS - 1, LEAST_ANSWERS):
-        [found] = bootstrap(np.ones((answers, 2)), ratio, seed=0)
-        assert (found.value, found.answers) == (1.0, answers)
-        assert found.ci95 == ((1.0, 1.0) if answers == LEAST_ANSWERS else None)
-    assert Estimate(2.0, (1.0, 3.0), LEAST_ANSWERS - 1).ci95 is None
+    for completions in (1, LEAST_COMPLETIONS - 1, LEAST_COMPLETIONS):
+        [found] = bootstrap(np.ones((completions, 2)), ratio, seed=0)
+        assert (found.value, found.completions) == (1.0, completions)
+        assert found.ci95 == ((1.0, 1.0) if completions == LEAST_COMPLETIONS else None)
+    assert Estimate(2.0, (1.0, 3.0), LEAST_COMPLETIONS - 1).ci95 is None
 
 
 def test_only_answers_that_would_define_a_number_are_its_answers() -> None:
-    counts = np.array([[1, 2]] * LEAST_ANSWERS + [[0, 0]] * 9)
-    assert bootstrap(counts, ratio, seed=0) == (Estimate(0.5, (0.5, 0.5), LEAST_ANSWERS),)
-    assert bootstrap(counts[1:], ratio, seed=0) == (Estimate(0.5, None, LEAST_ANSWERS - 1),)
+    counts = np.array([[1, 2]] * LEAST_COMPLETIONS + [[0, 0]] * 9)
+    assert bootstrap(counts, ratio, seed=0) == (Estimate(0.5, (0.5, 0.5), LEAST_COMPLETIONS),)
+    assert bootstrap(counts[1:], ratio, seed=0) == (Estimate(0.5, None, LEAST_COMPLETIONS - 1),)
     assert bootstrap(counts * 0, ratio, seed=0) == (Estimate(None, None, 0),)
 
 
@@ -61,7 +61,7 @@ def test_undefined_resamples_are_left_out() -> None:
 
 
 def test_intervals_bracket_the_truth_about_as_often_as_they_say() -> None:
-    # Answers with a mean of their own, as real ones have: what they sum up is not independent.
+    # Completions with a mean of their own, as real ones have: what they sum up is not independent.
     rng = np.random.default_rng(0)
     hits, trials, right = 0, 60, 0.6
     for trial in range(trials):
@@ -79,7 +79,7 @@ def arithmetic(values: np.ndarray) -> np.ndarray:
 
 
 def test_a_mean_of_groups_counts_each_the_same() -> None:
-    # 1/2, resting on many answers, and 1/4, resting on few.
+    # 1/2, resting on many completions, and 1/4, resting on few.
     large, small = np.array([[1, 2]] * 40), np.array([[1, 4]] * 2)
     found = bootstrap_mean([large, small], ratio, arithmetic, seed=0)
     assert found == Estimate(0.375, (0.375, 0.375), 42)
@@ -88,14 +88,16 @@ def test_a_mean_of_groups_counts_each_the_same() -> None:
 
 
 def test_a_group_without_a_number_is_left_out() -> None:
-    known, nothing = np.array([[1, 2]] * LEAST_ANSWERS), np.zeros((5, 2), int)
+    known, nothing = np.array([[1, 2]] * LEAST_COMPLETIONS), np.zeros((5, 2), int)
     assert bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).value == 0.5
-    assert bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).answers == LEAST_ANSWERS
+    assert (
+        bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).completions == LEAST_COMPLETIONS
+    )
     assert bootstrap_mean([nothing], ratio, arithmetic, seed=0) == Estimate(None, None, 0)
 
 
 def test_intervals_of_means_bracket_the_truth_about_as_often_as_they_say() -> None:
-    """Nine groups of six answers, as the nine test sets have."""
+    """Nine groups of six completions, as the nine test sets have."""
     rng = np.random.default_rng(1)
     hits, trials, rights = 0, 100, np.linspace(0.3, 0.8, 9)
     for trial in range(trials):

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
 from blockdraft_drafter.app import load_method
 from blockdraft_models.weights.loading import load_decoder
@@ -47,7 +47,7 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
         response = receive(self, timeout_seconds)
         if response is not None:
             # Appending the prompt alone is answered with an empty draft.
-            drafts.extend(list(p.token_ids) for p in response.drafts if p.token_ids)
+            drafts.extend(list(each.token_ids) for each in response.drafts if each.token_ids)
         return response
 
     monkeypatch.setattr(InProcessTransport, "receive", listen)
@@ -58,10 +58,10 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
         rounds = len(sequence["drafts"])
         assert rounds >= 10
         drafts.clear()
-        answer = answer_of(decoder, sequence, extra=2 * block_size)
+        completion = completion_of(decoder, sequence, extra=2 * block_size)
         assert drafts[:rounds] == sequence["drafts"]
-        assert [accepted + 1 for _, accepted in answer.steps[:rounds]] == sequence["gained"]
-        assert list(answer.token_ids[: len(sequence["tokens"])]) == sequence["tokens"]
+        assert [accepted + 1 for _, accepted in completion.steps[:rounds]] == sequence["gained"]
+        assert list(completion.token_ids[: len(sequence["tokens"])]) == sequence["tokens"]
     assert {gained for s in golden["sequences"] for gained in s["gained"]} >= {1, 2, block_size}
     decoder.close()
 
@@ -82,14 +82,14 @@ def load(target: str, drafter: str) -> InProcessDecoder:
     return InProcessDecoder(decoder, checkpoint, drafting, ENGINE)
 
 
-def answer_of(decoder: InProcessDecoder, sequence: dict[str, Any], extra: int) -> Answer:
+def completion_of(decoder: InProcessDecoder, sequence: dict[str, Any], extra: int) -> Completion:
     """Decode so far that no draft of the golden rounds is cut short by the end."""
     request = GenerationRequest(
         "golden",
         tuple(sequence["prompt"]),
         max_output_tokens=len(sequence["tokens"]) + extra,
     )
-    answers: list[Answer] = []
-    decoder.decode([request], lambda index, answer: answers.append(answer))
-    [answer] = answers
-    return answer
+    completions: list[Completion] = []
+    decoder.decode([request], lambda index, completion: completions.append(completion))
+    [completion] = completions
+    return completion

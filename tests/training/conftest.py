@@ -1,4 +1,4 @@
-"""A target and its answers, made once."""
+"""A target and its completions, made once."""
 
 from pathlib import Path
 

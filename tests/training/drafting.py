@@ -19,7 +19,7 @@ from blockdraft_training.methods.dflash import draft_blocks
 def random_batch(
     rng: np.random.Generator, rows: int, length: int, *, width: int, vocab_size: int
 ) -> SequenceBatch:
-    """Return full rows whose answers start at position 2, with 4 teacher tokens."""
+    """Return full rows whose completions start at position 2, with 4 teacher tokens."""
     teacher = (rows, length, 4)
     return SequenceBatch(
         token_ids=rng.integers(0, vocab_size, (rows, length)).astype(np.int32),

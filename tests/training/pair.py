@@ -1,4 +1,4 @@
-"""A tiny target on disk with a corpus of its greedy answers, and short training runs on it."""
+"""A tiny target on disk with a corpus of its greedy completions, and short training runs on it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -35,7 +35,9 @@ class Pair:
 
     target: Path  # directory of the target
     decoder: Decoder  # the same, loaded
-    rows: Sequence[CorpusRow]  # greedy answers to random prompts, `LENGTH` tokens with the prompt
+    rows: Sequence[
+        CorpusRow
+    ]  # greedy completions to random prompts, `LENGTH` tokens with the prompt
     corpus: Path  # file of the rows
     short: Path  # file of the first `SHORT_ROWS` rows, cut to `SHORT_LENGTH` tokens
 
@@ -98,7 +100,7 @@ def make_pair(directory: Path, seed: int = 0) -> Pair:
 def monotonous_decoder(seed: int) -> Decoder:
     """Return a random target that minds its last token most, and knows few words.
 
-    Its answers are soon nearly periodic: a drafter as tiny can learn them in seconds.
+    Its completions are soon nearly periodic: a drafter as tiny can learn them in seconds.
     """
     decoder = random_decoder(tiny_config("qwen3", num_layers=4), seed)
     for layer in decoder.layers:
@@ -116,7 +118,7 @@ def write_rows(rows: Sequence[CorpusRow], path: Path) -> Path:
 
 
 def greedy_rows(decoder: Decoder, count: int, length: int, *, seed: int) -> list[CorpusRow]:
-    """Return the target's greedy answers to random prompts of two sources."""
+    """Return the target's greedy completions to random prompts of two sources."""
     most = min(256, decoder.config.vocab_size)
     prompts = np.random.default_rng(seed).integers(0, most, (count, PROMPT))
     ids = np.zeros((count, length), np.int32)

@@ -1,4 +1,4 @@
-"""Speculative decoding of known answers with the drafter that serves."""
+"""Speculative decoding of known completions with the drafter that serves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.app import load_method
-from blockdraft_drafter.method import ContextRow, DraftMethod
+from blockdraft_drafter.method import DraftMethod, DraftRow
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_training.corpus.rows import CorpusRow
 
@@ -32,7 +32,7 @@ def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> D
 def decoded(
     method: DraftMethod, rows: Sequence[CorpusRow], features: Sequence[NDArray[np.generic]]
 ) -> list[int]:
-    """Return the tokens gained by each verification of each answer, row by row.
+    """Return the tokens gained by each verification of each completion, row by row.
 
     Args:
         method: The drafter.
@@ -50,11 +50,11 @@ def decoded(
 def _walks(
     method: DraftMethod, rows: Sequence[CorpusRow], features: Sequence[NDArray[np.generic]]
 ) -> list[list[int]]:
-    """Decode up to `SEQUENCES` answers side by side, each in its slot."""
+    """Decode up to `SEQUENCES` completions side by side, each in its slot."""
     drafted = method.spec.block_size - 1
     walks: list[list[int]] = [[] for _ in rows]
     anchors, sent = [0] * len(rows), [0] * len(rows)
-    # Blocks that reach beyond the answer cannot be judged.
+    # Blocks that reach beyond the completion cannot be judged.
     while going := [s for s, row in enumerate(rows) if anchors[s] + drafted < len(row.response)]:
         steps = []
         for slot in going:
@@ -62,7 +62,7 @@ def _walks(
             new = np.asarray(features[slot][sent[slot] : position])
             anchor = rows[slot].response[anchors[slot]]
             known = tuple((*rows[slot].prompt, *rows[slot].response)[sent[slot] : position])
-            steps.append(ContextRow(slot, sent[slot], new, anchor, drafted, known))
+            steps.append(DraftRow(slot, sent[slot], new, anchor, drafted, known))
             sent[slot] = position
         for slot, draft in zip(going, method.step(steps), strict=True):
             wanted = rows[slot].response[anchors[slot] + 1 :]

@@ -56,13 +56,13 @@ def test_a_batch_holds_its_rows_and_what_is_known_of_them(builder: BatchBuilder)
         np.testing.assert_array_equal(
             batch.features[place, :end], cache.features_of(begin, begin + end)
         )
-        # Teacher positions count from the answer's first token.
-        answer = slice(begin + prompt, begin + end)
+        # Teacher positions count from the completion's first token.
+        completion = slice(begin + prompt, begin + end)
         for ours, kept in (
             (batch.teacher_ids, cache.teacher_ids),
             (batch.teacher_logits, cache.teacher_logits),
         ):
-            np.testing.assert_array_equal(ours[place, : end - prompt], kept[answer])
+            np.testing.assert_array_equal(ours[place, : end - prompt], kept[completion])
         for padding in (batch.token_ids[place, end:], batch.features[place, end:]):
             assert not np.asarray(padding, np.float32).any()
 

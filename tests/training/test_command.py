@@ -49,7 +49,7 @@ def test_a_corpus_becomes_a_drafter(
     assert (output / "history.png").read_bytes().startswith(b"\x89PNG")
     # Once more: nothing is left to train.
     assert train(*options, method=method) == 0
-    assert "trained on 14 answers, held-out τ" in capsys.readouterr().out
+    assert "trained on 14 completions, held-out τ" in capsys.readouterr().out
 
 
 def test_what_is_wrong_is_said_without_a_trace(

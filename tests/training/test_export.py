@@ -90,7 +90,7 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
         f"fingerprint `{TARGET.fingerprint}`",
         "3 tokens",
         "## Data",
-        "12 answers of the target, 345 tokens",
+        "12 completions of the target, 345 tokens",
         "code 4, math 8",
         "## Recipe",
         COMMAND,

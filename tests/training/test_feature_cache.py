@@ -105,10 +105,12 @@ def test_every_row_has_the_targets_features_and_choices(
         assert (features == expected).mean() > 0.99
         # What a position's logits say is the choice of the token after it.
         scored = logits[0, len(row.prompt) - 1 : count - 1]
-        answer = begin + len(row.prompt)
+        completion = begin + len(row.prompt)
         best = np.sort(scored, axis=-1)[:, : -SPEC.teacher_size - 1 : -1]
-        np.testing.assert_allclose(filled.teacher_logits[answer:end], best, rtol=2e-3, atol=1e-3)
-        chosen = np.take_along_axis(scored, filled.teacher_ids[answer:end], axis=-1)
+        np.testing.assert_allclose(
+            filled.teacher_logits[completion:end], best, rtol=2e-3, atol=1e-3
+        )
+        chosen = np.take_along_axis(scored, filled.teacher_ids[completion:end], axis=-1)
         np.testing.assert_allclose(chosen, best, rtol=1e-4, atol=1e-4)
 
 
@@ -168,8 +170,8 @@ def test_greedy_answers_are_the_first_choices_of_this_target_and_of_no_other(
     cache = open_cache(tmp_path, greedy)
     fill(cache, decoder)
     for number, row in enumerate(greedy):
-        answer = slice(int(cache.offsets[number]) + PROMPT, int(cache.offsets[number + 1]))
-        assert tuple(cache.teacher_ids[answer, 0].tolist()) == row.response
+        completion = slice(int(cache.offsets[number]) + PROMPT, int(cache.offsets[number + 1]))
+        assert tuple(cache.teacher_ids[completion, 0].tolist()) == row.response
 
 
 def test_a_full_disk_is_known_before_anything_is_computed(

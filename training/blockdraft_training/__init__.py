@@ -1,6 +1,6 @@
-"""`blockdraft train`: corpora of the target's own answers, drafters trained on them.
+"""`blockdraft train`: corpora of the target's own completions, drafters trained on them.
 
-Read in the order of a run: `corpus/` (prompts in, rows of the target's answers out), `batches`
+Read in the order of a run: `corpus/` (prompts in, rows of the target's completions out), `batches`
 (rows side by side), `target` and `feature_cache` (what the frozen target says of them), `methods/`
 (what each draft method learns from a batch), `loop/` (the steps), `export` (the result); `online/`
 learns while a drafter serves.

@@ -25,14 +25,14 @@ class SequenceBatch:
     """Padded sequences with what the target says about them."""
 
     # Any: NumPy arrays until they are placed on devices.
-    token_ids: Any  # Int[Array, "batch length"], prompt and answer, padded at the end
-    starts: Any  # Int[Array, "batch"], position of the answer's first token
+    token_ids: Any  # Int[Array, "batch length"], prompt and completion, padded at the end
+    starts: Any  # Int[Array, "batch"], position of the completion's first token
     ends: Any  # Int[Array, "batch"], tokens of each sequence; 0 for padding rows
     features: Any  # Float[Array, "batch length width"]
-    # Int[Array, "batch answer teacher"], the target's likeliest tokens at each position of the
-    # answer.
+    # Int[Array, "batch completion teacher"], the target's likeliest tokens at each position of the
+    # completion.
     teacher_ids: Any
-    teacher_logits: Any  # Float[Array, "batch answer teacher"]
+    teacher_logits: Any  # Float[Array, "batch completion teacher"]
     # Whether features went through the drafter's first linear map already.
     projected: bool = field(default=False, metadata={"static": True})
 
@@ -66,7 +66,7 @@ class BatchBuilder:
 
     rows: Sequence[CorpusRow]  # the corpus
     length: int  # tokens per sequence; longer rows were cut before, shorter ones are padded
-    answer_length: int  # longest answer
+    completion_length: int  # longest completion
     cache: KeptFeatures | None  # features and teacher; None if the step computes them itself
     # Whether those features went through the drafter's first linear map already.
     projected: bool = False
@@ -75,8 +75,8 @@ class BatchBuilder:
     def of(cls, rows: Sequence[CorpusRow], cache: KeptFeatures | None) -> "BatchBuilder":
         """Return the builder whose shapes hold every row."""
         length = padded_length(max(len(row.token_ids) for row in rows))
-        answer_length = padded_length(max(len(row.response) for row in rows))
-        return cls(rows, length, answer_length, cache)
+        completion_length = padded_length(max(len(row.response) for row in rows))
+        return cls(rows, length, completion_length, cache)
 
     def __call__(
         self, numbers: Sequence[int], sharding: jax.sharding.Sharding | None = None
@@ -88,17 +88,17 @@ class BatchBuilder:
             width, teacher = cache.features_of(0, 0).shape[1], cache.teacher_ids.shape[1]
         token_ids = np.zeros((batch, self.length), np.int32)
         features = np.zeros((batch, self.length, width), ml_dtypes.bfloat16)
-        teacher_ids = np.zeros((batch, self.answer_length, teacher), np.int32)
-        teacher_logits = np.zeros((batch, self.answer_length, teacher), np.float16)
+        teacher_ids = np.zeros((batch, self.completion_length, teacher), np.int32)
+        teacher_logits = np.zeros((batch, self.completion_length, teacher), np.float16)
         for place, number in enumerate(numbers):
             row = self.rows[number]
             token_ids[place, : len(row.token_ids)] = row.token_ids
             if cache is not None:
                 begin, end = int(cache.offsets[number]), int(cache.offsets[number + 1])
-                answer = begin + len(row.prompt)
+                completion = begin + len(row.prompt)
                 features[place, : end - begin] = cache.features_of(begin, end)
-                teacher_ids[place, : end - answer] = cache.teacher_ids[answer:end]
-                teacher_logits[place, : end - answer] = cache.teacher_logits[answer:end]
+                teacher_ids[place, : end - completion] = cache.teacher_ids[completion:end]
+                teacher_logits[place, : end - completion] = cache.teacher_logits[completion:end]
         starts = np.array([len(self.rows[number].prompt) for number in numbers], np.int32)
         ends = np.array([len(self.rows[number].token_ids) for number in numbers], np.int32)
         arrays = (token_ids, starts, ends, features, teacher_ids, teacher_logits)

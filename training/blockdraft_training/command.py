@@ -110,7 +110,7 @@ def _train(recipe: "AnyRecipe", *, as_json: bool) -> int:
         print(json.dumps(result))
     else:
         reached = f", held-out τ {tau:.2f}" if tau is not None else ""
-        print(f"{drafter}: trained on {trained.rows} answers{reached}")
+        print(f"{drafter}: trained on {trained.rows} completions{reached}")
     return 0
 
 

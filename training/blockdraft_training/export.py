@@ -51,7 +51,7 @@ It changes how fast the target answers, never what it answers.
 
 ## Data
 
-{trained.rows} answers of the target, {trained.response_tokens} tokens; prompts by
+{trained.rows} completions of the target, {trained.response_tokens} tokens; prompts by
 source: {sources}.
 
 ## Recipe
@@ -96,7 +96,7 @@ def add_acceptance(drafter: Path, report: Path) -> Path:
 
 def acceptance_table(report: dict[str, Any]) -> str:
     """Return τ of each dataset and temperature of a report as a Markdown table."""
-    lines = ["| dataset | temperature | τ | 95 % interval | answers |", "|---|---|---|---|---|"]
+    lines = ["| dataset | temperature | τ | 95 % interval | completions |", "|---|---|---|---|---|"]
     for result in report["results"]:
         tau, interval = result["acceptance_length"], result["acceptance_length_ci95"]
         lines.append(
@@ -110,10 +110,10 @@ def acceptance_table(report: dict[str, Any]) -> str:
 
 def _held_out(acceptance: Acceptance | None) -> str:
     if acceptance is None:
-        return "No answers were held out."
+        return "No completions were held out."
     every = {**acceptance.by_source, "all": acceptance.acceptance_length}
     parts = ", ".join(f"{source} {tau:.2f}" for source, tau in every.items())
-    return f"τ on held-out answers, the target's own token included: {parts}."
+    return f"τ on held-out completions, the target's own token included: {parts}."
 
 
 def _shown(value: Any) -> str:

@@ -30,7 +30,7 @@ from blockdraft_training.target import FeatureSpec, target_pass
 _SHUFFLE_SEED = 0
 # Tokens of one forward pass of the target, padding included.
 _BATCH_TOKENS = 1280
-# A greedy answer of this target agrees with it but for rounding; another target's seldom does.
+# A greedy completion of this target agrees with it but for rounding; another target's seldom does.
 _MIN_GREEDY_AGREEMENT = 0.9
 
 
@@ -83,15 +83,15 @@ class FeatureCache:
     def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
         """Compute what is missing; `report` is told the tokens done and in all, after each pass.
 
-        Greedy answers that this target would not give are a `CorpusError`.
+        Greedy completions that this target would not give are a `CorpusError`.
         """
         graph, state = nnx.split(decoder)
 
-        @partial(jax.jit, static_argnames="answer_length")
+        @partial(jax.jit, static_argnames="completion_length")
         def run(
-            state: Any, ids: Int[Array, "batch length"], starts: Array, answer_length: int
+            state: Any, ids: Int[Array, "batch length"], starts: Array, completion_length: int
         ) -> tuple[Array, Array, Array]:
-            return target_pass(nnx.merge(graph, state), ids, starts, answer_length, self.spec)
+            return target_pass(nnx.merge(graph, state), ids, starts, completion_length, self.spec)
 
         done, rows = 0, self._rows
         for number, (batch, length) in enumerate(length_batches(rows)):
@@ -102,17 +102,17 @@ class FeatureCache:
             for index, row in enumerate(batch):
                 token_ids[index, : len(rows[row].token_ids)] = rows[row].token_ids
             starts = np.array([len(rows[row].prompt) for row in batch], np.int32)
-            answer_length = padded_length(max(len(rows[row].response) for row in batch))
-            computed, *teacher = run(state, token_ids, starts, answer_length)
+            completion_length = padded_length(max(len(rows[row].response) for row in batch))
+            computed, *teacher = run(state, token_ids, starts, completion_length)
             features = np.asarray(computed.astype(jnp.bfloat16))
             ids, logits = map(np.asarray, teacher)
             for index, row in enumerate(batch):
                 begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
                 kept = features[index, : end - begin]
                 self.features[begin:end] = kept.reshape(self.features[begin:end].shape)
-                answer = begin + starts[index]
-                self.teacher_ids[answer:end] = ids[index, : end - answer]
-                self.teacher_logits[answer:end] = logits[index, : end - answer]
+                completion = begin + starts[index]
+                self.teacher_ids[completion:end] = ids[index, : end - completion]
+                self.teacher_logits[completion:end] = logits[index, : end - completion]
             self._check_agreement(batch)
             self._write_progress(number + 1)
             report(done, int(self.offsets[-1]))
@@ -127,7 +127,7 @@ class FeatureCache:
             total += len(choices)
         if total and agreeing / total < _MIN_GREEDY_AGREEMENT:
             raise CorpusError(
-                f"only {agreeing / total:.0%} of the greedy answers' tokens (row"
+                f"only {agreeing / total:.0%} of the greedy completions' tokens (row"
                 f" {self._rows[greedy[0]].id} and others) are this target's choice:"
                 " the corpus was made with another target"
             )

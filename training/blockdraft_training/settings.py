@@ -89,7 +89,7 @@ class CorpusSettings:
         "all randomness follows from it: each row's own seed is made from this and the row's id",
         minimum=0,
     )
-    max_tokens: int = setting(256, "most tokens of an answer; a longer one is cut", minimum=1)
+    max_tokens: int = setting(256, "most tokens of a completion; a longer one is cut", minimum=1)
     max_prompt_tokens: int = setting(
         256, "most tokens of a prompt, chat template included; a longer one is dropped", minimum=1
     )
@@ -97,7 +97,7 @@ class CorpusSettings:
         None, "most conversations, those of --prompts first; unset: all", minimum=1
     )
     batch_size: int = setting(
-        32, "answers in the making at once; changes the speed, not the answers", minimum=1
+        32, "completions in the making at once; changes the speed, not the completions", minimum=1
     )
     dtype: Dtype = setting(
         "auto", "element type of weights and cache; `auto` is bfloat16 on TPU, float32 elsewhere"
@@ -127,7 +127,7 @@ class TrainSettings:
     """What a run of any method is told."""
 
     corpus: tuple[Path, ...] = required(
-        "one or more corpora, JSONL files, of this target's answers", metavar="FILE"
+        "one or more corpora, JSONL files, of this target's completions", metavar="FILE"
     )
     output: Path = required(
         "folder of the run: checkpoints, `history.jsonl`, `history.png`, `drafter/`; a run that "

@@ -32,17 +32,17 @@ def target_pass(
     decoder: Decoder,
     token_ids: Int[Array, "batch length"],
     completion_starts: Int[Array, " batch"],
-    answer_length: int,
+    completion_length: int,
     spec: FeatureSpec,
 ) -> tuple[
     Float[Array, "batch length width"],
-    Int[Array, "batch answer teacher"],
-    Float[Array, "batch answer teacher"],
+    Int[Array, "batch completion teacher"],
+    Float[Array, "batch completion teacher"],
 ]:
-    """Return features, and the likeliest tokens at each position of the answers with their logits.
+    """Return features, and the likeliest tokens and logits at each position of the completions.
 
-    What follows a padded sequence's end means nothing. Answers start at 1 at least. Only
-    `answer_length` positions of each are scored: head and top-k are a third of the work.
+    What follows a padded sequence's end means nothing. Completions start at 1 at least. Only
+    `completion_length` positions of each are scored: head and top-k are a third of the work.
     """
     batch, length = token_ids.shape
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
@@ -50,12 +50,12 @@ def target_pass(
     attend = DenseAttend(batch, length)
     output = decoder(token_ids.reshape(-1), positions, caches, attend, spec.layer_ids)
     # The choice of a token is scored at the position before it.
-    scored = completion_starts[:, None] - 1 + jnp.arange(answer_length)[None, :]
+    scored = completion_starts[:, None] - 1 + jnp.arange(completion_length)[None, :]
     hidden = output.hidden.reshape(batch, length, -1)
     hidden = jnp.take_along_axis(hidden, scored[..., None], axis=1, mode="clip")
-    logits = decoder.logits(hidden.reshape(batch * answer_length, -1))
+    logits = decoder.logits(hidden.reshape(batch * completion_length, -1))
     best, ids = jax.lax.top_k(logits, spec.teacher_size)
-    shape = (batch, answer_length, spec.teacher_size)
+    shape = (batch, completion_length, spec.teacher_size)
     features = output.captured.reshape(batch, length, -1)
     return features, ids.reshape(shape), best.reshape(shape)
 
@@ -83,9 +83,9 @@ class HotVocabulary:
         return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
 
 
-def frequencies(answers: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
-    """Count how often each id occurs in some answers."""
-    return np.bincount(np.concatenate([np.asarray(a) for a in answers]), minlength=vocab_size)
+def frequencies(completions: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:
+    """Count how often each id occurs in some completions."""
+    return np.bincount(np.concatenate([np.asarray(a) for a in completions]), minlength=vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def freeze_shared(shared: EmbeddingAndHead, hot: HotVocabulary) -> Frozen:
 
 
 # Adds features and teacher to a batch, given the decoder's state.
-Completion = Callable[[Any, SequenceBatch], SequenceBatch]
+CompleteBatch = Callable[[Any, SequenceBatch], SequenceBatch]
 
 
 def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:
@@ -127,14 +127,14 @@ def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:
     return batch
 
 
-def computed_online(decoder: Decoder, spec: FeatureSpec, answer_length: int) -> Completion:
-    """Return the completion that runs the target, of which only the shape is taken, in the step."""
+def computed_online(decoder: Decoder, spec: FeatureSpec, completion_length: int) -> CompleteBatch:
+    """Return a function that runs the target, of which only the shape is taken, in the step."""
     graph = nnx.graphdef(decoder)
 
     def complete(state: Any, batch: SequenceBatch) -> SequenceBatch:
         # Gradients stop here by themselves: nothing in the target is differentiated.
         features, ids, logits = target_pass(
-            nnx.merge(graph, state), batch.token_ids, batch.starts, answer_length, spec
+            nnx.merge(graph, state), batch.token_ids, batch.starts, completion_length, spec
         )
         return replace(batch, features=features, teacher_ids=ids, teacher_logits=logits)
 

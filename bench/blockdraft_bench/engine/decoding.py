@@ -1,4 +1,4 @@
-"""The engine of the verifier, with or without drafting, as a function from requests to answers.
+"""The engine of the verifier, with or without drafting, as a function from requests to completions.
 
 Targets and drafters are loaded into one process, with room for every draft in full.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_bench.provenance import Drafter, Target
 from blockdraft_drafter.app import load_method
@@ -45,14 +45,14 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequ
 
 # Prompts run in chunks of up to this many tokens, as they do by default in a verifier.
 PROMPT_STEP_TOKENS = SchedulerSettings().max_step_tokens
-# The queue is ours alone; nobody has to be refused.
+# The queue is only for the benchmark; no request has to be refused.
 MAX_WAITING = 1 << 20
 
 
 class InProcessTransport:
     """A `DraftTransport` to a session of its own, and the `DraftLink` to it.
 
-    What fails in the drafter is raised from `receive` as it is, not as a lost stream: an engine
+    Errors of the drafter are raised from `receive` as they are, not as a lost stream: an engine
     would decode on without drafts, and a measurement of drafts has to end instead.
     """
 
@@ -66,19 +66,19 @@ class InProcessTransport:
         self._requests: deque[pb.DraftRequest] = deque()
 
     def send(self, request: pb.DraftRequest) -> None:
-        """Keep a request until its answer is asked for."""
+        """Keep a request until its response is received."""
         self._requests.append(request)
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Draft, and return the answer; there is one for every request.
+        """Draft, and return the response; there is one for every request.
 
-        Here and not in `send`, so that the engine takes drafting for what it waited for.
+        Drafting happens here and not in `send`, so that the engine counts it as waiting.
         """
         if not self._requests:
             return None
-        answer = self._session.step(self._requests.popleft())
-        self.feature_writer.answered(answer.step_id)
-        return answer
+        response = self._session.step(self._requests.popleft())
+        self.feature_writer.answered(response.step_id)
+        return response
 
     def current(self) -> DraftTransport:
         """Return the transport."""
@@ -89,12 +89,12 @@ class InProcessTransport:
         raise BenchError("drafter and target got out of step; drafts were lost")
 
     def close(self) -> None:
-        """Give the session's contexts back."""
+        """Release the session's draft KV caches."""
         self._session.close()
 
 
 def describe(method: DraftMethod, *, learns: bool = False) -> DrafterDescription:
-    """Return what a handshake would tell of a method."""
+    """Return the description of a method, as a handshake would."""
     spec, projection = method.spec, method.spec.projection
     fingerprint = "" if projection is None else projection.fingerprint()
     return DrafterDescription(
@@ -114,9 +114,9 @@ def describe(method: DraftMethod, *, learns: bool = False) -> DrafterDescription
 
 @dataclass(slots=True)
 class _Recorder:
-    """Listens to one request and hands its answer over at the end."""
+    """Listens to one request and hands its completion over at the end."""
 
-    on_answer: Callable[[Answer], None]
+    on_completion: Callable[[Completion], None]
     started: float = field(default_factory=time.perf_counter)
     events: list[TokensGained] = field(default_factory=list)
 
@@ -125,13 +125,13 @@ class _Recorder:
         self.events.append(event)
         if event.finish_reason is None:
             return
-        # By the engine's clock, which is the same: in this process an event is told only after
-        # the next draft was drafted, so the first draft would not count as time of decoding.
+        # By the engine's clock, which is the same: in this process an event arrives only after the
+        # next draft was made, so the first draft would not count as time of decoding.
         usage = event.usage
         assert usage is not None
         assert usage.first_token_time is not None
         assert usage.last_token_time is not None
-        answer = Answer(
+        completion = Completion(
             token_ids=tuple(token for each in self.events for token in each.token_ids),
             # The first event follows the prompt: nothing was verified for it.
             steps=tuple((each.drafted, each.accepted) for each in self.events[1:]),
@@ -139,7 +139,7 @@ class _Recorder:
             ttft_seconds=usage.first_token_time - self.started,
             decode_seconds=usage.last_token_time - usage.first_token_time,
         )
-        self.on_answer(answer)
+        self.on_completion(completion)
 
 
 class InProcessDecoder:
@@ -160,7 +160,7 @@ class InProcessDecoder:
 
         The drafter needs a slot for each of the config's sequences. With the draft policy "fixed"
         the numbers are the drafter's, with "adaptive" the scheduler's choice is among them.
-        `self_test` finds at `warm_up` which steps round alike.
+        `self_test` finds at `warm_up` which steps are batch-invariant.
         """
         self.target = Target.of(checkpoint)
         self._link = None if drafter is None else InProcessTransport(drafter)
@@ -181,39 +181,41 @@ class InProcessDecoder:
 
     @property
     def exactness(self) -> Exactness | None:
-        """What the self-test found; None before `warm_up`, and without one."""
+        """The result of the self-test; None before `warm_up`, and without one."""
         return self._engine.exactness
 
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Compile every step of the target; `progress` hears how many of how many are done."""
+        """Compile every step of the target; `progress` gets the number done and the total."""
         self._engine.warm_up(progress)
 
     def decode(
-        self, requests: Sequence[GenerationRequest], on_answer: Callable[[int, Answer], None]
+        self,
+        requests: Sequence[GenerationRequest],
+        on_completion: Callable[[int, Completion], None],
     ) -> None:
         """Answer all requests, as many at a time as the engine takes.
 
-        `on_answer` is called with the index of a request and its answer, in order of completion.
-        Requests with `max_draft_tokens=0` are decoded plainly.
+        `on_completion` is called with the index of a request and its completion, in order of
+        completion. Requests with `max_draft_tokens=0` are decoded plainly.
         """
         for index, request in enumerate(requests):
-            self._engine.submit(request, _Recorder(functools.partial(on_answer, index)))
+            self._engine.submit(request, _Recorder(functools.partial(on_completion, index)))
         while self._engine.step():
             if self._metrics.repair_count():
                 raise BenchError("drafter and target got out of step; drafts were lost")
 
     def decode_alone(
         self, request: GenerationRequest, max_draft_tokens: int | None = None
-    ) -> Answer:
-        """Return the answer to one request, its prompt computed in full; 0 drafts nothing."""
-        answers: list[Answer] = []
+    ) -> Completion:
+        """Return the completion to one request, its prompt computed in full; 0 drafts nothing."""
+        completions: list[Completion] = []
         self._engine.forget_prefixes()
         self.decode(
             [replace(request, max_draft_tokens=max_draft_tokens)],
-            lambda _, answer: answers.append(answer),
+            lambda _, completion: completions.append(completion),
         )
-        [answer] = answers
-        return answer
+        [completion] = completions
+        return completion
 
     def close(self) -> None:
         """End the drafter's session."""
@@ -222,7 +224,7 @@ class InProcessDecoder:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What target and drafter have room for: answers at a time, and tokens of prompt and answer."""
+    """Capacity of target and drafter: sequences at a time, and tokens of each."""
 
     concurrency: int
     context_tokens: int
@@ -263,7 +265,7 @@ def load_drafting(
             drafter=drafter,
             max_sequences=capacity.concurrency,
             max_context_tokens=capacity.context_tokens,
-            # What a step of the target computes goes to the drafter in one piece.
+            # The features of a step of the target go to the drafter in one piece.
             max_feature_rows=PROMPT_STEP_TOKENS,
             block_size=block_size,
             dtype=capacity.dtype,
@@ -295,7 +297,7 @@ def largest_block(drafter: LoadedMethod | None, *, prompt_lookup: bool) -> int:
 def engine_settings(
     capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, prompt_lookup: bool
 ) -> EngineSettings:
-    """Return limits under which no draft is cut short and nobody is preempted.
+    """Return limits under which no draft is cut short and no sequence is preempted.
 
     A step has room for a whole block of every sequence and one more token, which the scheduler
     keeps for a waiting prompt; the cache holds every sequence at full length.

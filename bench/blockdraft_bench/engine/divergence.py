@@ -1,4 +1,4 @@
-"""Where answers part from those of plain decoding, and how close the target's choice was there.
+"""Where completions part from those of plain decoding, and how close the target's choice was there.
 
 The target chooses the token with the highest score, `logit + temperature * gumbel noise` of the
 request's seed and the position; at temperature 0 that is the logit. The margin of a choice is the
@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from blockdraft_bench.answers import PLAIN, divergences
+from blockdraft_bench.completions import PLAIN, divergences
 from blockdraft_bench.engine.samples import Answered
 from blockdraft_bench.result import Row
 from blockdraft_models.decoder.attention import DenseAttend
@@ -25,7 +25,7 @@ from blockdraft_models.decoder.sampling import gumbel_noise, pack_sampling
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-# The margin of the choice that follows these tokens of a request's answer.
+# The margin of the choice that follows these tokens of a request's completion.
 Margin = Callable[[GenerationRequest, Sequence[int]], float]
 
 
@@ -36,9 +36,9 @@ class ChoiceMargin:
         """Use the weights of `decoder`."""
         self._graph, self._weights = nnx.split(decoder)
 
-    def __call__(self, request: GenerationRequest, answer: Sequence[int]) -> float:
-        """Return the margin of the choice that follows `answer`; the request has no filters."""
-        tokens = np.array([*request.prompt, *answer], np.int32)
+    def __call__(self, request: GenerationRequest, completion: Sequence[int]) -> float:
+        """Return the margin of the choice that follows `completion`; the request has no filters."""
+        tokens = np.array([*request.prompt, *completion], np.int32)
         # Padding at the end changes nothing before it, and saves compiling for every length.
         padded = np.zeros(next_power_of_two(len(tokens)), np.int32)
         padded[: len(tokens)] = tokens
@@ -57,8 +57,8 @@ class ChoiceMargin:
 
 
 def find_divergences(answered: Answered, method: str, margin: Margin) -> list[Row]:
-    """Return where a method's answers first differ from plain decoding; positions count from 0."""
-    plain = answered.answers[PLAIN]
+    """Return where a method's completions first differ from plain decoding, from position 0."""
+    plain = answered.completions[PLAIN]
     return [
         {
             "sample": request.request_id,
@@ -66,7 +66,7 @@ def find_divergences(answered: Answered, method: str, margin: Margin) -> list[Ro
             "logit_margin": margin(request, plain[index].token_ids[:position]),
             "temperature": answered.temperature,
         }
-        for index, position in divergences(plain, answered.answers[method])
+        for index, position in divergences(plain, answered.completions[method])
         for request in [answered.requests[index]]
     ]
 

@@ -1,4 +1,4 @@
-"""Samples, the key under which their answers are kept, and the one loop that asks for them."""
+"""Samples, the key under which their completions are kept, and the one loop that asks for them."""
 
 import hashlib
 import itertools
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_bench.provenance import digest
@@ -17,24 +17,25 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 T = TypeVar("T")
 
-# Of the untimed answer that each decoder gives first: allocations and compilation are not its
+# Of the untimed completion that each decoder gives first: allocations and compilation are not its
 # speed.
 WARM_UP_TOKENS = 16
 
-# The answers to a sample by decoder, in the order in which they were decoded. Those whose times are
-# compared are one record, so that they stay together.
-Answers = dict[str, Answer]
-AnswerStore = ResultStore[Answers]
-DecodeOne = Callable[[GenerationRequest], Answer]
-# Takes the answers to the sample of an index.
-Keep = Callable[[int, Answers], None]
+# The completions to a sample by decoder, in the order in which they were decoded. Those whose times
+# are compared are one record, so that they stay together.
+Completions = dict[str, Completion]
+CompletionStore = ResultStore[Completions]
+DecodeOne = Callable[[GenerationRequest], Completion]
+# Takes the completions to the sample of an index.
+Keep = Callable[[int, Completions], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How samples are answered.
 
-    A sample's own seed depends on this one, its dataset and its id: more samples change no answer.
+    A sample's own seed depends on this one, its dataset and its id: more samples change no
+    completion.
     """
 
     max_tokens: int
@@ -42,7 +43,7 @@ class Limits:
     seed: int = 0
 
     def request(self, dataset: str, prompt: Prompt, temperature: float = 0.0) -> GenerationRequest:
-        """Return what is asked for one sample's answer; temperature 0 is greedy."""
+        """Return what is asked for one sample's completion; temperature 0 is greedy."""
         name = f"{self.seed}/{dataset}/{prompt.sample_id}"
         own_seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
         return GenerationRequest(
@@ -63,7 +64,7 @@ class Sample:
     request: GenerationRequest
 
     def key(self, decoders: tuple[str, ...]) -> Key:
-        """Return the key of the answers that some decoders give one after another.
+        """Return the key of the completions that some decoders give one after another.
 
         The prompt's digest is in it, so that a changed prompt is a new one.
         """
@@ -74,20 +75,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The samples of one dataset at one temperature, in order, with the answers of each decoder."""
+    """The samples of a dataset at one temperature, in order, with each decoder's completions."""
 
     dataset: str
     temperature: float
     requests: tuple[GenerationRequest, ...]
-    answers: Mapping[str, Sequence[Answer]]
+    completions: Mapping[str, Sequence[Completion]]
 
 
-# Answers samples by a group of decoders, and hands over the answers to each as it has them.
+# Decodes samples by a group of decoders, and hands over the completions of each sample at once.
 Decode = Callable[[tuple[str, ...], Sequence[Sample], Keep], None]
 
 
 class SampleDecoder:
-    """Decodes samples by each of a group of decoders, one answer at a time; a `Decode`."""
+    """Decodes samples by each of a group of decoders, one completion at a time; a `Decode`."""
 
     def __init__(self, decoders: Mapping[str, DecodeOne]) -> None:
         """Use decoders that have compiled what they need; each computes the whole prompt."""
@@ -111,12 +112,12 @@ class SampleDecoder:
                 self._cold.remove(name)
             self._guard.arm()
             try:
-                answers = {name: self._decoders[name](request) for name in names}
+                completions = {name: self._decoders[name](request) for name in names}
             finally:
                 self._guard.disarm()
             if self._compiled:
                 raise BenchError(f"{self._compiled} steps were compiled while being timed")
-            keep(index, answers)
+            keep(index, completions)
 
     def _count(self) -> None:
         self._compiled += 1
@@ -134,16 +135,16 @@ def answer_all(
     limits: Limits,
     groups: Sequence[tuple[str, ...]],
     decode: Decode,
-    store: AnswerStore,
+    store: CompletionStore,
     *,
     many_at_a_time: bool = False,
-    on_answers: Callable[[str], None] = lambda dataset: None,
+    on_completions: Callable[[str], None] = lambda dataset: None,
 ) -> list[Answered]:
     """Have every prompt answered at each temperature, but for what the store holds.
 
     All groups answer a sample before any answers the next, so that a disturbance of the machine
     meets all of them; which is first changes from sample to sample. `many_at_a_time` gives `decode`
-    all samples of a dataset at once. `on_answers` is told the dataset of each sample and group,
+    all samples of a dataset at once. `on_completions` is told the dataset of each sample and group,
     also of those the store holds.
     """
     numbers = itertools.count()
@@ -158,14 +159,14 @@ def answer_all(
     store.announce([sample.key(group) for sample in every for group in groups])
     found = []
     for (dataset, temperature), samples in asked.items():
-        answers: dict[str, list[Answer]] = {name: [] for group in groups for name in group}
+        completions: dict[str, list[Completion]] = {name: [] for group in groups for name in group}
         for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
             for group in in_turn(groups, batch[0].number):
-                for each in _answer(batch, group, decode, store, on_answers):
-                    for name, answer in each.items():
-                        answers[name].append(answer)
+                for each in _answer(batch, group, decode, store, on_completions):
+                    for name, completion in each.items():
+                        completions[name].append(completion)
         requests = tuple(sample.request for sample in samples)
-        found.append(Answered(dataset, temperature, requests, answers))
+        found.append(Answered(dataset, temperature, requests, completions))
     return found
 
 
@@ -173,18 +174,18 @@ def _answer(
     samples: Sequence[Sample],
     group: tuple[str, ...],
     decode: Decode,
-    store: AnswerStore,
-    on_answers: Callable[[str], None],
-) -> list[Answers]:
-    """Return the answers of one group in the order of the samples."""
+    store: CompletionStore,
+    on_completions: Callable[[str], None],
+) -> list[Completions]:
+    """Return the completions of one group in the order of the samples."""
     keys = [sample.key(group) for sample in samples]
     missing = [index for index, key in enumerate(keys) if store.get(key) is None]
     for _ in range(len(keys) - len(missing)):
-        on_answers(samples[0].dataset)
+        on_completions(samples[0].dataset)
 
-    def keep(index: int, answers: Answers) -> None:
-        store.add(keys[missing[index]], answers)
-        on_answers(samples[0].dataset)
+    def keep(index: int, completions: Completions) -> None:
+        store.add(keys[missing[index]], completions)
+        on_completions(samples[0].dataset)
 
     if missing:
         decode(group, [samples[index] for index in missing], keep)

@@ -1,5 +1,5 @@
-"""`bench link`: what the link between verifier and drafter costs, without a model.
+"""`bench link`: the cost of the link between verifier and drafter, without a model.
 
-Read `drafter` (a process that answers at once), `exchange` (the verifier's side of one stream),
+Read `drafter` (a process that responds at once), `exchange` (the verifier's side of one stream),
 `measure` (the ways between them, and all points in rounds).
 """

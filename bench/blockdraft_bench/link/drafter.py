@@ -1,4 +1,4 @@
-"""The drafter's side: a process that answers at once, and else serves as `blockdraft drafter`.
+"""The drafter's side: a process that responds at once, and else serves as `blockdraft drafter`.
 
 It imports no jax. It ends when its pipe to this process is closed, which also happens when this
 process dies.
@@ -18,7 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_drafter.method import ContextRow, Draft, MethodSpec
+from blockdraft_drafter.method import Draft, DraftRow, MethodSpec
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
@@ -29,7 +29,7 @@ from blockdraft_runtime.shared_memory import socket_folder
 
 # That of Llama 3, so that token ids take as many bytes on the wire as they really do.
 VOCAB_SIZE = 128_256
-# Fingerprint of the target that is not there.
+# Fingerprint of a target that does not exist.
 NO_TARGET = "0" * 16
 # As common drafters have them: an anchor and fifteen drafted tokens.
 BLOCK_SIZE = 16
@@ -69,7 +69,7 @@ class InstantMethod:
     def warm_up(self) -> None:
         """There is nothing to compile."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         """Return a made-up draft of the wanted length for each row."""
         return [self._drafts[row.draft_length] for row in rows]
 

@@ -28,15 +28,15 @@ DRAFT_LENGTH = BLOCK_SIZE - 1
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """What one round trip took, in seconds."""
+    """The times of one round trip, in seconds."""
 
     round_trip: float  # from before the request until all drafts were taken in
-    verifier_host: float  # what of it the verifier did not spend waiting for an answer
-    drafter_host: float  # what the drafter needed for its answers, its draft method left out
+    verifier_host: float  # the part that the verifier did not spend waiting for a response
+    drafter_host: float  # the drafter's time for its responses, without its draft method
 
 
 class TimedTransport:
-    """A `DraftTransport` around another one, and a `DraftLink` to it; times what answers took.
+    """A `DraftTransport` around another one, and a `DraftLink` to it; times the responses.
 
     A measurement cannot go on when the stream is lost.
     """
@@ -52,7 +52,7 @@ class TimedTransport:
     def take_times(self) -> tuple[float, float]:
         """Return the seconds since last asked in `receive`, and of the drafter's own host.
 
-        The latter are those it needed for its answers beside its draft method, by its own clock.
+        The latter are its time for responses without its draft method, by its own clock.
         """
         times = self._waiting, self._drafter_host
         self._waiting = self._drafter_host = 0.0
@@ -63,15 +63,15 @@ class TimedTransport:
         self._transport.send(request)
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer; see `DraftTransport.receive`."""
+        """Return the next response; see `DraftTransport.receive`."""
         started = self._clock()
-        answer = self._transport.receive(timeout_seconds)
+        response = self._transport.receive(timeout_seconds)
         self._waiting += self._clock() - started
-        if answer is not None:
-            total, computing = answer.timings.total_time, answer.timings.compute_time
+        if response is not None:
+            total, computing = response.timings.total_time, response.timings.compute_time
             host = total.ToTimedelta() - computing.ToTimedelta()
             self._drafter_host += host.total_seconds()
-        return answer
+        return response
 
     def current(self) -> DraftTransport:
         """Return the transport."""
@@ -87,7 +87,7 @@ class TimedTransport:
 
 
 class Exchange:
-    """The verifier's side of one stream: contexts, features, sequences; no target and no engine."""
+    """The verifier's side of one stream: draft KV caches, features, sequences; without a target."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Exchange:
         sequences: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Prepare; nothing is sent yet. The drafter needs room for so many sequences."""
+        """Prepare; nothing is sent yet. The drafter needs slots for so many sequences."""
         self._count = sequences
         self._clock = clock
         self._transport = TimedTransport(transport, clock)
@@ -116,8 +116,8 @@ class Exchange:
     def step(self) -> ExchangeTimes:
         """Commit positions of every sequence, send their features and wait for all drafts.
 
-        Sequences that have no room for more are replaced first. The step that tells the drafter
-        does not count.
+        Sequences at their full length are replaced first. The step that tells the drafter does not
+        count.
         """
         if not self._sequences or self._sequences[0].committed + ROWS > CONTEXT_TOKENS:
             self._begin_anew()
@@ -126,7 +126,7 @@ class Exchange:
 
     def _begin_anew(self) -> None:
         for sequence in self._sequences:
-            self._sync.contexts.release(sequence)
+            self._sync.caches.release(sequence)
             self._pages.release(sequence.pages)
         self._sequences = []
         for _ in range(self._count):

@@ -122,11 +122,11 @@ def over_grpc(address: str, width: int, *, shared: bool) -> Iterator[DraftTransp
     request = pb.DrafterServiceDescribeRequest(target_fingerprint=NO_TARGET)
     with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
         stub = DrafterServiceStub(channel)
-        answer = stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
+        response = stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
         # The features of a single layer are as wide as that layer.
-        check_description(answer, num_layers=1, hidden_size=width)
-        form = FeatureForm(tuple(answer.target_layer_ids))
-        description = DrafterDescription.from_proto(answer, form)
+        check_description(response, num_layers=1, hidden_size=width)
+        form = FeatureForm(tuple(response.target_layer_ids))
+        description = DrafterDescription.from_proto(response, form)
         offer = offer_shared_memory(address) if shared else None
         transport = GrpcDraftTransport(stub, description, offer)
         if shared and not isinstance(transport.feature_writer, SharedWriter):

@@ -5,8 +5,8 @@ from PyPI like the rest, and llama.cpp prebuilt for every kind of processor from
 fits the one it runs on, and nothing has to be compiled.
 
 They are asked in lines of JSON. The first line of a process says which versions it is. A request is
-a line with `prompt`, `max_tokens`, `stop` and what its program takes beside; the answer is one with
-`tokens` and `seconds`, when each came, counted by the process itself from when it had read the
+a line with `prompt`, `max_tokens`, `stop` and the options of its program; the response is a line
+with `tokens` and `seconds`, when each came, counted by the process itself from when it had read the
 request.
 """
 
@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
-from blockdraft_bench.answers import PLAIN, Answer
+from blockdraft_bench.completions import PLAIN, Completion
 from blockdraft_bench.engine.samples import DecodeOne
 from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_models.cache import default_cache_dir
@@ -127,7 +127,7 @@ class PeerProcess:
         self._errors = errors
         self.versions: dict[str, str] = self._read()
 
-    def decode(self, request: GenerationRequest, **options: int) -> Answer:
+    def decode(self, request: GenerationRequest, **options: int) -> Completion:
         """Answer a prompt greedily, all of it computed; an error if the program has ended."""
         asked = {
             "prompt": request.prompt,
@@ -139,8 +139,8 @@ class PeerProcess:
         with contextlib.suppress(BrokenPipeError):  # reading says why
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
-        answer = self._read()
-        return answer_of(answer["tokens"], answer["seconds"], request.stop_token_ids)
+        response = self._read()
+        return completion_of(response["tokens"], response["seconds"], request.stop_token_ids)
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
@@ -166,10 +166,10 @@ def peer_process(command: Sequence[str]) -> Iterator[PeerProcess]:
             process.communicate()
 
 
-def answer_of(
+def completion_of(
     token_ids: Sequence[int], seconds: Sequence[float], stop_token_ids: Collection[int]
-) -> Answer:
-    """Return an answer of at least one token, cut after its first stop token.
+) -> Completion:
+    """Return a completion of at least one token, cut after its first stop token.
 
     Programs that accept several drafted tokens at a time may go on past one. `seconds` say when
     each token came, counted from the request; the same for those that came together.
@@ -177,7 +177,7 @@ def answer_of(
     ends = (index for index, token in enumerate(token_ids, 1) if token in stop_token_ids)
     kept = tuple(token_ids[: next(ends, len(token_ids))])
     times = seconds[: len(kept)]
-    return Answer(
+    return Completion(
         kept,
         steps=(),
         stopped=kept[-1] in stop_token_ids,

@@ -1,5 +1,5 @@
 // llama.cpp, through node-llama-cpp, as a process that `decoders.py` asks.
-// Arguments: the folder of node_modules, a GGUF file, threads, most tokens of prompt and answer.
+// Arguments: the folder of node_modules, a GGUF file, threads, most tokens of prompt and completion.
 import {createInterface} from "node:readline";
 import {pathToFileURL} from "node:url";
 

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from blockdraft_bench.answers import DRAFTED, PLAIN, Answer, identical_answers, speed
+from blockdraft_bench.completions import DRAFTED, PLAIN, Completion, identical_completions, speed
 from blockdraft_bench.engine.decoding import Capacity, load_pair
 from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
@@ -19,8 +19,8 @@ from blockdraft_bench.statistics import quartiles
 from blockdraft_models.precision import serving_dtype
 from blockdraft_runtime.settings.drafter import DrafterSettings
 
-# The answers of each decoder to the same prompts, in the same order.
-Round = Mapping[Variant, Sequence[Answer]]
+# The completions of each decoder to the same prompts, in the same order.
+Round = Mapping[Variant, Sequence[Completion]]
 
 
 def measure(settings: PeersSettings, run: Run) -> Result:
@@ -71,20 +71,25 @@ def measure(settings: PeersSettings, run: Run) -> Result:
                 # One group: what is compared was decoded one right after another.
                 [tuple(names)],
                 decode,
-                run.store(dict[str, Answer], f"round-{turn}.jsonl"),
-                on_answers=decoding.advance,
+                run.store(dict[str, Completion], f"round-{turn}.jsonl"),
+                on_completions=decoding.advance,
             )
             rounds.append(
                 {
-                    variant: [answer for each in answered for answer in each.answers[str(variant)]]
+                    variant: [
+                        completion
+                        for each in answered
+                        for completion in each.completions[str(variant)]
+                    ]
                     for variant in decoders
                 }
             )
     rows = compare(rounds, plain=plain, drafted=drafted)
     versions = ", ".join(f"{name} {version}" for name, version in peers.versions.items())
     caption = (
-        f"Target {target}; {drafter}, beside prompt lookup; {versions}. {prepared.count} prompts, greedy, "
-        f"answers of at most {prompts.max_tokens} tokens, one at a time; {threads} threads. "
+        f"Target {target}; {drafter}, beside prompt lookup; {versions}. {prepared.count} prompts, "
+        f"greedy, completions of at most {prompts.max_tokens} tokens, one at a time; {threads} "
+        "threads. "
         f"Medians of {settings.rounds} rounds, quartiles in parentheses."
     )
     facts = {
@@ -102,31 +107,31 @@ def measure(settings: PeersSettings, run: Run) -> Result:
 def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> list[Row]:
     """Sum up all decoders over at least one round, against our plain and drafted decoding.
 
-    A speed or ratio has the median of the rounds and their quartiles; None if no answer of a
+    A speed or ratio has the median of the rounds and their quartiles; None if no completion of a
     round has two tokens.
     """
     rows = []
     for variant in rounds[0]:
-        own = [answer for each in rounds for answer in each[variant]]
-        reference = [answer for each in rounds for answer in each[plain]]
+        own = [completion for each in rounds for completion in each[variant]]
+        reference = [completion for each in rounds for completion in each[plain]]
         rows.append(
             {
                 "decoder": f"{variant.peer} {variant.name}",
                 "dtype": variant.dtype,
-                "tokens": sum(len(answer.token_ids) for answer in own),
+                "tokens": sum(len(completion.token_ids) for completion in own),
                 "tokens_per_second": _spread([speed(each[variant]) for each in rounds]),
                 "plain_ratio": _spread([_ratio(each, plain, variant) for each in rounds]),
                 "drafted_ratio": _spread([_ratio(each, drafted, variant) for each in rounds]),
-                "ttft_seconds": statistics.median(answer.ttft_seconds for answer in own),
-                "identical_share": identical_answers(own, reference),
+                "ttft_seconds": statistics.median(completion.ttft_seconds for completion in own),
+                "identical_share": identical_completions(own, reference),
             }
         )
     return rows
 
 
-def _ratio(answers: Round, ours: Variant, theirs: Variant) -> float | None:
+def _ratio(completions: Round, ours: Variant, theirs: Variant) -> float | None:
     """Return the speed of one decoder over that of another in one round."""
-    fast, slow = speed(answers[ours]), speed(answers[theirs])
+    fast, slow = speed(completions[ours]), speed(completions[theirs])
     return fast / slow if fast is not None and slow is not None else None
 
 

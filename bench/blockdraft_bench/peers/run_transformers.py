@@ -31,10 +31,10 @@ class Listener:
         self._prompt_came = True
 
     def end(self) -> None:
-        """Do nothing at the end of an answer."""
+        """Do nothing at the end of a completion."""
 
 
-def answer(
+def complete(
     model: Any,
     *,
     prompt: list[int],
@@ -42,7 +42,7 @@ def answer(
     stop: list[int],
     prompt_lookup_tokens: int = 0,
 ) -> dict[str, Any]:
-    """Generate greedily; prompt lookup copies at most `prompt_lookup_tokens` at a time, 0 for none."""
+    """Generate greedily; prompt lookup drafts at most `prompt_lookup_tokens`, 0 for none."""
     config = GenerationConfig(
         do_sample=False,
         max_new_tokens=max_tokens,
@@ -62,8 +62,8 @@ def answer(
     return {"tokens": output[0, len(prompt) :].tolist(), "seconds": listener.seconds}
 
 
-def serve(answers: TextIO, directory: str, dtype: str, threads: str) -> None:
-    """Load the model and answer what comes, up to the end of the input."""
+def serve(responses: TextIO, directory: str, dtype: str, threads: str) -> None:
+    """Load the model and answer requests, up to the end of the input."""
     torch.set_num_threads(int(threads))
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -74,15 +74,15 @@ def serve(answers: TextIO, directory: str, dtype: str, threads: str) -> None:
     model.generation_config = GenerationConfig()
     print(
         json.dumps({"transformers": transformers_version, "torch": torch.__version__}),
-        file=answers,
+        file=responses,
         flush=True,
     )
     for line in sys.stdin:
-        print(json.dumps(answer(model, **json.loads(line))), file=answers, flush=True)
+        print(json.dumps(complete(model, **json.loads(line))), file=responses, flush=True)
 
 
 if __name__ == "__main__":
     # Whatever else is printed goes where errors go.
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(answers, *sys.argv[1:])
+    serve(responses, *sys.argv[1:])

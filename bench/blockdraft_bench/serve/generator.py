@@ -1,11 +1,11 @@
 """Load on a service, through its public API: so many requests at a time, or so many a second.
 
-Closed loop: a number of callers, each of whom sends the next request when its last one ended. A
-slow service is asked less often, so a closed loop says what it can do, not how long people wait.
+Closed loop: a number of callers, each of which sends its next request when the last one ended. A
+slow service gets fewer requests, so a closed loop measures its throughput, not how long users wait.
 
 Open loop: requests are sent at times fixed beforehand, whatever became of those before. Latency
-counts from the time a request was *due*, not from when the client got round to sending it, so a
-stall is felt by everyone it delays (no coordinated omission).
+counts from the time a request was *due*, not from when the client sent it, so a stall counts for
+every request that it delays (no coordinated omission).
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 class LoadRequest:
     """One request to send, with its place in the run.
 
-    Its prompt goes out as token ids, and what ends an answer beside its length is the service's to
-    know. The method says whether drafting, and learning from the answer, is allowed.
+    Its prompt goes out as token ids, and what ends a completion beside its length is the service's
+    to know. The method says whether drafting, and learning from the completion, is allowed.
     """
 
     number: int
@@ -39,7 +39,7 @@ class LoadRequest:
 
     @property
     def speculation(self) -> SpeculationParams:
-        """How the answer may be drafted, as the public API has it."""
+        """How the completion may be drafted, as the public API has it."""
         return SpeculationParams(
             disabled=self.method == "plain", learning_disabled=self.method != "learning"
         )
@@ -61,11 +61,11 @@ Send = Callable[[LoadRequest, float, Clock], Awaitable[RequestRecord]]
 def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " count"]:
     """Return when each of `count` requests, at least one, is due: a Poisson process.
 
-    The gaps are exponential with mean 1 / `rate` seconds; the first is due at once. The same seed
-    gives the same pattern at every rate, stretched.
+    Times between arrivals are exponential with mean 1 / `rate` seconds; the first is due at once.
+    The same seed gives the same pattern at every rate, stretched.
     """
-    gaps = np.random.default_rng(seed).exponential(size=count - 1)
-    return np.concatenate([[0.0], np.cumsum(gaps)]) / rate
+    between = np.random.default_rng(seed).exponential(size=count - 1)
+    return np.concatenate([[0.0], np.cumsum(between)]) / rate
 
 
 async def closed_loop(
@@ -77,7 +77,7 @@ async def closed_loop(
     records: dict[int, RequestRecord] = {}
 
     async def caller() -> None:
-        # Nothing is awaited between two looks at the iterator, so callers can share it.
+        # Nothing is awaited between two reads of the iterator, so callers can share it.
         for request in waiting:
             records[request.number] = await send(request, clock(), clock)
 
@@ -113,7 +113,7 @@ class Sender:
     timeout_seconds: float
 
     async def __call__(self, request: LoadRequest, scheduled: float, clock: Clock) -> RequestRecord:
-        """Send a request that was due when `clock` said `scheduled`; read its answer to the end."""
+        """Send a request that was due at `scheduled`, by `clock`; read the whole completion."""
         sent = clock()
         times: list[float] = []
         counts: list[int] = []

@@ -78,7 +78,7 @@ def measure(settings: ServeSettings, run: Run) -> Result:
     policy = "unknown" if wanted.address else settings.engine.draft_policy
     caption = (
         f"Service {where}: target {target}, {drafter or 'no drafter'}, draft policy {policy}. "
-        f"Answers of at most {settings.prompts.max_tokens} tokens at temperature "
+        f"Completions of at most {settings.prompts.max_tokens} tokens at temperature "
         f"{settings.temperature:g}; the machine is shared by service and client where both run "
         "here."
     )

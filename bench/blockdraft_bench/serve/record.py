@@ -49,7 +49,7 @@ class RequestRecord:
     chunk_times: tuple[float, ...] = ()
     chunk_tokens: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
-    # Why the answer ended; None if it failed, which `error` explains.
+    # Why the completion ended; None if it failed, which `error` explains.
     finish_reason: str | None = None
     error: str | None = None
     prompt_tokens: int = 0
@@ -59,7 +59,7 @@ class RequestRecord:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the whole answer arrived, with at least one token."""
+        """Whether the whole completion arrived, with at least one token."""
         return self.error is None and bool(self.chunk_times)
 
     @property
@@ -73,7 +73,7 @@ class RequestRecord:
         return self.chunk_times[-1] - self.scheduled
 
     @property
-    def gaps(self) -> tuple[float, ...]:
+    def inter_token_latencies(self) -> tuple[float, ...]:
         """Seconds between neighbouring messages with tokens."""
         return tuple(after - before for before, after in itertools.pairwise(self.chunk_times))
 

@@ -136,12 +136,12 @@ def pool_of_requests(prepared: Prepared, settings: ServeSettings) -> list[Genera
 def check_service(
     service: RunningService, tokenizer: Tokenizer, pool: Sequence[GenerationRequest]
 ) -> None:
-    """Refuse a service that reads text differently, or has no room for a prompt and its answer."""
+    """Refuse a service with another tokenizer, or with too short a context."""
     room = service.model.max_context_tokens
     longest = max(len(request.prompt) + request.max_output_tokens for request in pool)
     if longest > room:
         raise BenchUsageError(
-            f"the service holds {room} tokens of a prompt and its answer, not {longest}; "
+            f"the service holds {room} tokens of a prompt and its completion, not {longest}; "
             "lower --max-prompt-tokens or --max-tokens"
         )
     with service.connection.client() as client:

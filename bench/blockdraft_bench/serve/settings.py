@@ -1,4 +1,4 @@
-"""What `blockdraft bench serve` is told, and what follows from it; needs no jax."""
+"""The settings of `blockdraft bench serve`, and values derived from them; needs no jax."""
 
 import math
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ STEP_TOKENS = SchedulerSettings().max_step_tokens
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What a good answer is."""
+    """What a good completion is."""
 
     slo_ttft_seconds: float | None = setting(
-        None, "longest time to the first token of a good answer", above=0
+        None, "longest time to the first token of a good completion", above=0
     )
     slo_tpot_seconds: float | None = setting(None, "longest time per token after it", above=0)
 
@@ -36,7 +36,7 @@ class Objectives:
         return self.slo_ttft_seconds is not None or self.slo_tpot_seconds is not None
 
     def met_by(self, record: RequestRecord) -> bool:
-        """Return whether an answer is complete and within both objectives."""
+        """Return whether a completion is complete and within both objectives."""
         if not record.succeeded:
             return False
         tpot = record.tpot
@@ -61,8 +61,8 @@ class LoadSettings:
     )
     methods: tuple[Method, ...] = setting(
         ("drafted", "plain"),
-        "one or more, in turn; `learning` is `drafted` with answers that are recorded, and with a "
-        "trainer beside the service, which stands still during the others",
+        "one or more, in turn; `learning` is `drafted` with requests that are recorded, and with "
+        "a trainer beside the service, which is stopped during the others",
         flag="method",
         distinct=True,
     )
@@ -143,7 +143,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Everything `blockdraft bench serve` is told."""
+    """All settings of `blockdraft bench serve`."""
 
     prompts: PromptSettings = group(
         lambda: PromptSettings(samples=32, max_tokens=128, max_prompt_tokens=256)
@@ -173,7 +173,7 @@ class ServeSettings:
     def engine(self) -> EngineSettings:
         """How the verifier of a service started here is to run.
 
-        Its cache holds every sequence at full length, so that nobody is preempted.
+        Its cache holds every sequence at full length, so that none is preempted.
         """
         sequences = self.service.max_sequences
         if sequences is None:

@@ -35,10 +35,10 @@ def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Ro
 def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Objectives) -> Row:
     """Sum up one method at one level, at least one request in each round.
 
-    In a closed loop the tokens per second are those that came while as many requests were in
-    flight as should be, over that time: answers of unequal speed end one by one, and at last fewer
-    are in flight. In an open loop they are all, over the time from when the first request was due
-    to the end of the last. Times count from when a request was due.
+    In a closed loop the tokens per second are those that came while as many requests were in flight
+    as should be, over that time: completions of unequal speed end one by one, and at last fewer are
+    in flight. In an open loop they are all, over the time from when the first request was due to
+    the end of the last. Times count from when a request was due.
     """
     records = [record for run in rounds for record in run.requests]
     good = [record for record in records if record.succeeded]
@@ -62,10 +62,12 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Obje
         "output_tokens": sum(len(record.token_ids) for record in good),
         "output_tokens_per_second": rate,
         "ttft_seconds": distribution([record.ttft for record in good]),
-        # After the first message, averaged over each answer.
+        # After the first message, averaged over each completion.
         "tpot_seconds": distribution([r.tpot for r in good if r.tpot is not None]),
-        # Between neighbouring messages of an answer.
-        "gap_seconds": distribution([gap for record in good for gap in record.gaps]),
+        # Between neighbouring messages of a completion.
+        "inter_token_latency_seconds": distribution(
+            [latency for record in good for latency in record.inter_token_latencies]
+        ),
         "latency_seconds": distribution([record.latency for record in good]),
         "slo_share": met / len(records) if objectives.has_slo else None,
         "goodput_requests_per_second": met / duration if objectives.has_slo else None,
@@ -113,7 +115,7 @@ def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Row:
 
 
 def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[Row]:
-    """Compare learning with drafting beside a trainer that stands still, wherever both ran."""
+    """Compare learning with drafting beside a stopped trainer, wherever both ran."""
     return [
         cost_of_learning(level, methods["learning"], methods["drafted"])
         for level, methods in by_level(runs).items()
@@ -141,8 +143,8 @@ def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row
         "mode": level.mode,
         "load": level.value,
         "throughput": ratio(lambda run: run["output_tokens_per_second"]),
-        "gap_p99": ratio(lambda run: _p99(run["gap_seconds"])),
-        "first_token_p99": ratio(lambda run: _p99(run["ttft_seconds"])),
+        "inter_token_latency_p99": ratio(lambda run: _p99(run["inter_token_latency_seconds"])),
+        "ttft_p99": ratio(lambda run: _p99(run["ttft_seconds"])),
         "identical_share": _identical(learning, drafted),
         # Processor time that the trainer got.
         "trainer_seconds": sum(run.trainer_seconds or 0.0 for run in learning),
@@ -165,7 +167,7 @@ def _full_seconds(level: LoadLevel, run: Records) -> float:
     """Return for how long a run pressed the service as it should."""
     if level.mode == "open":
         return _duration(run)
-    # Whenever an answer ends, another request is sent, until there are no more.
+    # Whenever a completion ends, another request is sent, until there are no more.
     ends = sorted(record.ended for record in run.requests)
     return ends[max(0, len(ends) - int(level.value))] - _start(run)
 
@@ -186,7 +188,7 @@ def _tokens_per_second(level: LoadLevel, run: Records) -> float:
 
 
 def _identical(ones: Rounds, others: Rounds) -> float | None:
-    """Return the share of equal answers; None if no request was answered twice."""
+    """Return the share of equal completions; None if no request was answered twice."""
     pairs = []
     for ours, theirs in zip(ones, others, strict=True):
         by_request = {r.request: r.token_ids for r in theirs.requests if r.succeeded}
@@ -203,8 +205,7 @@ def load_table(rows: Sequence[Row]) -> str:
     return table(
         [
             *("Load", "Method", "Requests", "Failed", "Tokens/s"),
-            *("First token p50 / p95 / p99 s", "Per token p50 / p95 / p99 ms"),
-            "Between messages p50 / p95 / p99 ms",
+            *("TTFT p50 / p95 / p99 s", "TPOT p50 / p95 / p99 ms", "ITL p50 / p95 / p99 ms"),
             *("Latency p50 / p95 / p99 s", "In SLO", "Goodput 1/s", "τ"),
             "Cached prompt",
         ],
@@ -217,7 +218,7 @@ def load_table(rows: Sequence[Row]) -> str:
                 number(row["output_tokens_per_second"], 1),
                 _percentiles(row["ttft_seconds"], 2),
                 _percentiles(row["tpot_seconds"], 0, 1e3),
-                _percentiles(row["gap_seconds"], 0, 1e3),
+                _percentiles(row["inter_token_latency_seconds"], 0, 1e3),
                 _percentiles(row["latency_seconds"], 2),
                 share(row["slo_share"]),
                 number(row["goodput_requests_per_second"], 3),
@@ -232,13 +233,13 @@ def load_table(rows: Sequence[Row]) -> str:
 def speedup_table(rows: Sequence[Row]) -> str:
     """Return drafted over plain for each level where both ran."""
     return table(
-        ["Load", "Drafted / plain tokens/s", "Identical answers"],
+        ["Load", "Drafted / plain tokens/s", "Identical completions"],
         ([_level(row), _ratio(row), share(row["identical_share"])] for row in rows),
     )
 
 
 def rounds_note(rows: Sequence[Row]) -> str:
-    """Say what is in parentheses, if there are any."""
+    """Explain the parentheses, if there are any."""
     if all(row["rounds"] < 2 for row in rows):
         return ""
     return (
@@ -251,15 +252,15 @@ def learning_table(rows: Sequence[Row]) -> str:
     """Return what learning costs at each level where that was measured."""
     return table(
         [
-            *("Load", "Learning / without: tokens/s", "Gap p99", "First token p99"),
-            *("Identical answers", "Trainer's processor s"),
+            *("Load", "Learning / without: tokens/s", "ITL p99", "TTFT p99"),
+            *("Identical completions", "Trainer's processor s"),
         ],
         (
             [
                 _level(row),
                 number(row["throughput"], 3, unit="x"),
-                number(row["gap_p99"], unit="x"),
-                number(row["first_token_p99"], unit="x"),
+                number(row["inter_token_latency_p99"], unit="x"),
+                number(row["ttft_p99"], unit="x"),
                 share(row["identical_share"]),
                 number(row["trainer_seconds"], 1),
             ]

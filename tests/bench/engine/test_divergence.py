@@ -1,4 +1,4 @@
-"""Where answers part, and margins against a float64 decoder that shares no code."""
+"""Where completions part, and margins against a float64 decoder that shares no code."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from tests.bench.support import (
 )
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.samples import Answered
 from blockdraft_models.sampling_options import Sampling
@@ -34,12 +34,12 @@ def reference() -> ReferenceDecoder:
 def test_a_divergence_has_the_margin_of_the_greedy_choice(reference: ReferenceDecoder) -> None:
     prompt = PROMPTS.prompts[0].token_ids
     plain, other = (9, 8, 7, 6, 5), (9, 8, 3, 6, 5)
-    answers = {
+    completions = {
         "plain": [decoded_answer(0.0, 1.0, plain, ())] * 2,
         "dflash": [decoded_answer(0.0, 1.0, tokens, ()) for tokens in (plain, other)],
     }
     requests = tuple(GenerationRequest(name, prompt) for name in ("same", "other"))
-    decoded = Answered("tiny", 0.0, requests, answers)
+    decoded = Answered("tiny", 0.0, requests, completions)
     [found] = find_divergences(decoded, "dflash", ChoiceMargin(tiny_decoder()))
     second, first = sorted(reference.logits([*prompt, 9, 8])[-1])[-2:]
     assert found == {
@@ -75,9 +75,9 @@ def test_margins_of_sampled_choices(
         max_output_tokens=4,
         max_draft_tokens=0,
     )
-    answers: dict[int, Answer] = {}
-    pair.decoder.decode([request], answers.__setitem__)
-    tokens = answers[0].token_ids
+    completions: dict[int, Completion] = {}
+    pair.decoder.decode([request], completions.__setitem__)
+    tokens = completions[0].token_ids
     margin = ChoiceMargin(tiny_decoder())
     key = jax.random.wrap_key_data(
         jnp.asarray(np.array([SEED % 2**32, SEED // 2**32], np.uint32)), impl="threefry2x32"

@@ -43,9 +43,9 @@ def test_answers_every_request_once_and_gives_contexts_back() -> None:
     assert transport.current() is transport
     assert transport.receive(0.0) is None
     transport.send(draft_request())
-    answer = transport.receive(0.0)
-    assert answer is not None
-    assert len(answer.drafts[0].token_ids) == 3
+    completion = transport.receive(0.0)
+    assert completion is not None
+    assert len(completion.drafts[0].token_ids) == 3
     assert transport.receive(0.0) is None
     assert drafter.pool.used == 1
     transport.close()

@@ -23,9 +23,15 @@ from tests.bench.support import (
 )
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
-from blockdraft_bench.answers import DRAFTED, PLAIN, Answer
+from blockdraft_bench.completions import DRAFTED, PLAIN, Completion
 from blockdraft_bench.decode import sample_decoder
-from blockdraft_bench.engine.samples import Answered, AnswerStore, Limits, SampleDecoder, answer_all
+from blockdraft_bench.engine.samples import (
+    Answered,
+    CompletionStore,
+    Limits,
+    SampleDecoder,
+    answer_all,
+)
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import Prompt, PromptSet
 from blockdraft_bench.store import ResultStore
@@ -45,45 +51,47 @@ class Fakes:
         self.seen: list[str] = []
         self.interrupted: tuple[str, int] | None = None
 
-    def answer(
+    def completions(
         self, groups: Sequence[tuple[str, ...]], path: Path, settings: str = "s"
-    ) -> dict[str, list[Answer]]:
+    ) -> dict[str, list[Completion]]:
         """Have the prompts of both sets answered by all groups."""
         names = [name for group in groups for name in group]
         decoder = SampleDecoder({name: partial(self._decode, name) for name in names})
-        store: AnswerStore = ResultStore(dict[str, Answer], settings, path)
+        store: CompletionStore = ResultStore(dict[str, Completion], settings, path)
         limits = Limits(64, frozenset({0}))
-        found = answer_all(SETS, [0.0], limits, groups, decoder, store, on_answers=self.seen.append)
-        return {name: [a for each in found for a in each.answers[name]] for name in names}
+        found = answer_all(
+            SETS, [0.0], limits, groups, decoder, store, on_completions=self.seen.append
+        )
+        return {name: [a for each in found for a in each.completions[name]] for name in names}
 
-    def _decode(self, name: str, request: GenerationRequest) -> Answer:
+    def _decode(self, name: str, request: GenerationRequest) -> Completion:
         if (name, request.prompt[0]) == self.interrupted:
             raise KeyboardInterrupt
         self.log.append((name, request.prompt[0], request.max_output_tokens))
-        return Answer((request.prompt[0], len(self.log)), (), False)
+        return Completion((request.prompt[0], len(self.log)), (), False)
 
 
 def test_decoders_take_turns_and_warm_up_once(tmp_path: Path) -> None:
     path, fakes = tmp_path / "samples.jsonl", Fakes()
-    answers = fakes.answer([("plain",), ("drafted",)], path)
+    completions = fakes.completions([("plain",), ("drafted",)], path)
     assert fakes.log == [
         ("plain", 10, 16), ("plain", 10, 64), ("drafted", 10, 16), ("drafted", 10, 64),
         ("drafted", 20, 64), ("plain", 20, 64),
         ("plain", 30, 64), ("drafted", 30, 64),
     ]  # fmt: skip
-    assert [a.token_ids[0] for a in answers["drafted"]] == [10, 20, 30]
+    assert [a.token_ids[0] for a in completions["drafted"]] == [10, 20, 30]
 
-    # Again with one more: only its answers are decoded, the others are as they were.
+    # Again with one more: only its completions are decoded, the others are as they were.
     more = Fakes()
-    again = more.answer([("plain",), ("drafted",), ("other",)], path)
+    again = more.completions([("plain",), ("drafted",), ("other",)], path)
     assert {name for name, _, _ in more.log} == {"other"}
     assert len(more.log) == 4
     assert more.seen == ["one"] * 6 + ["two"] * 3
-    assert {name: again[name] for name in answers} == answers
+    assert {name: again[name] for name in completions} == completions
 
     # Other settings share the file and nothing else.
     other = Fakes()
-    other.answer([("plain",)], path, settings="t")
+    other.completions([("plain",)], path, settings="t")
     assert len(other.log) == 4
 
 
@@ -98,13 +106,13 @@ def test_a_group_takes_turns_and_an_interrupted_sample_is_decoded_as_a_whole(
 
     fakes.interrupted = interrupted, 20
     with pytest.raises(KeyboardInterrupt):
-        fakes.answer([("a", "b", "c")], path)
+        fakes.completions([("a", "b", "c")], path)
     assert orders() == [["a", "b", "c"]]
     fakes.interrupted = None
-    answers = fakes.answer([("a", "b", "c")], path)
+    completions = fakes.completions([("a", "b", "c")], path)
     assert orders() == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
     for name in "abc":
-        assert [answer.token_ids[0] for answer in answers[name]] == [10, 20, 30]
+        assert [completion.token_ids[0] for completion in completions[name]] == [10, 20, 30]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +132,7 @@ def measure(
 ) -> list[Answered]:
     lengths = {PLAIN: 0, DRAFTED: DRAFT_LENGTH}
     decoder = sample_decoder(dict.fromkeys(lengths, pair.decoder), lengths)
-    store: AnswerStore = ResultStore(dict[str, Answer], "x", path)
+    store: CompletionStore = ResultStore(dict[str, Completion], "x", path)
     return answer_all([PROMPTS], temperatures, LIMITS, [tuple(lengths)], decoder, store)
 
 
@@ -135,7 +143,7 @@ def test_decodes_every_sample_by_every_method(pair: ScriptedPair) -> None:
     reference = ReferenceDecoder(tiny_decoder().config, params_from_decoder(tiny_decoder()))
     for index, request in enumerate(decoded.requests):
         tokens = list(request.prompt)
-        plain, drafted = (decoded.answers[method][index] for method in (PLAIN, DRAFTED))
+        plain, drafted = (decoded.completions[method][index] for method in (PLAIN, DRAFTED))
         for _ in range(4):
             tokens.append(int(np.argmax(reference.logits(tokens)[-1])))
         assert len(plain.token_ids) == MAX_TOKENS
@@ -146,14 +154,14 @@ def test_decodes_every_sample_by_every_method(pair: ScriptedPair) -> None:
 
 
 def test_sampled_answers_are_those_of_plain_decoding_too(pair: ScriptedPair) -> None:
-    # Something for any answer, also for those that no script knows.
+    # Something for any completion, also for those that no script knows.
     pair.method.draft = lambda position, anchor, length: [anchor] * length
     greedy, sampled = measure(pair, (0.0, 1.0))
     assert sampled.temperature == 1.0
     for index in range(len(PROMPTS.prompts)):
-        tokens = sampled.answers[PLAIN][index].token_ids
-        assert sampled.answers[DRAFTED][index].token_ids == tokens
-        assert tokens != greedy.answers[PLAIN][index].token_ids
+        tokens = sampled.completions[PLAIN][index].token_ids
+        assert sampled.completions[DRAFTED][index].token_ids == tokens
+        assert tokens != greedy.completions[PLAIN][index].token_ids
 
 
 def test_times_are_those_of_decoding(pair: ScriptedPair) -> None:

@@ -57,10 +57,10 @@ def test_every_round_measures_every_decoder(
         assert row["identical_share"] == 0.0
 
     # Again, as a table, with a round more: only that one is decoded.
-    answers = [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)]
-    assert [len(each.splitlines()) for each in answers] == [2, 2, 2]
+    completions = [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)]
+    assert [len(each.splitlines()) for each in completions] == [2, 2, 2]
     assert bench("--rounds", "4", "--output", str(output)) == 0
-    assert [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)] == answers
+    assert [(output / f"round-{n}.jsonl").read_bytes() for n in (1, 2, 3)] == completions
     assert len((output / "round-4.jsonl").read_bytes().splitlines()) == 2
     table, said = capsys.readouterr()
     assert said.count("taking over 2 of 2 results measured") == 3

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.peers.decoders import Variant
 from blockdraft_bench.peers.measure import compare, peers_table
 
@@ -13,24 +13,29 @@ DRAFTED = Variant("blockdraft", "drafted", "bfloat16")
 OTHER = Variant("llama.cpp", "plain", "Q8_0")
 
 
-def answer(tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1) -> Answer:
-    return Answer(tuple(tokens), (), False, ttft, seconds, first)
+def completion(
+    tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1
+) -> Completion:
+    return Completion(tuple(tokens), (), False, ttft, seconds, first)
 
 
-def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[Answer]]:
-    """Return answers at 2, 4 and 6 tokens a second, or as much fewer.
+def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[Completion]]:
+    """Return completions at 2, 4 and 6 tokens a second, or as much fewer.
 
-    Two tokens of the other's second answer came first.
+    Two tokens of the other's second completion came first.
     """
     return {
         PLAIN: [
-            answer([1, 2, 3], 2.0 * slowdown, ttft=0.1),
-            answer([4, 5, 6, 7, 8], 1.0 * slowdown, ttft=0.3),
+            completion([1, 2, 3], 2.0 * slowdown, ttft=0.1),
+            completion([4, 5, 6, 7, 8], 1.0 * slowdown, ttft=0.3),
         ],
-        DRAFTED: [answer([1, 2, 3], 1.0 * slowdown), answer([4, 5, 6, 7, 8], 0.5 * slowdown)],
+        DRAFTED: [
+            completion([1, 2, 3], 1.0 * slowdown),
+            completion([4, 5, 6, 7, 8], 0.5 * slowdown),
+        ],
         OTHER: [
-            answer([1, 2, 9, 9], 0.25 * other_slowdown),
-            answer([4, 5, 6, 7, 8], 0.75 * other_slowdown, first=2),
+            completion([1, 2, 9, 9], 0.25 * other_slowdown),
+            completion([4, 5, 6, 7, 8], 0.75 * other_slowdown, first=2),
         ],
     }
 
@@ -64,8 +69,8 @@ def test_by_hand() -> None:
 
 
 def test_answers_of_one_token_have_no_speed() -> None:
-    answers = {variant: [answer([1], 0.0)] for variant in (PLAIN, DRAFTED)}
-    plain, _ = compare([answers], plain=PLAIN, drafted=DRAFTED)
+    completions = {variant: [completion([1], 0.0)] for variant in (PLAIN, DRAFTED)}
+    plain, _ = compare([completions], plain=PLAIN, drafted=DRAFTED)
     assert plain["tokens_per_second"] is plain["plain_ratio"] is None
     assert plain["identical_share"] == 1.0
     assert "| blockdraft plain | bfloat16 | - | - | - |" in peers_table([plain])

@@ -20,7 +20,7 @@ from tests.bench.support import (
 )
 from tests.models.builders import run_dense, write_gguf
 
-from blockdraft_bench.answers import Answer
+from blockdraft_bench.completions import Completion
 from blockdraft_bench.engine.samples import DecodeOne
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.peers import decoders
@@ -68,7 +68,7 @@ def asked(prompt: Sequence[int], length: int, *stop_token_ids: int) -> Generatio
 
 
 def check(decode: DecodeOne, first_tokens: range = range(1, 2)) -> None:
-    """Compare whole answers, and one that a stop token ends."""
+    """Compare whole completions, and one that a stop token ends."""
     whole = decode(asked(PROMPT, LENGTH))
     assert whole.token_ids == EXPECTED
     assert whole.first_tokens in first_tokens
@@ -134,11 +134,11 @@ def test_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
         first = next(iter(peers.decoders.values()))
         assert "Paris" in tokenizer.decode(first(request).token_ids)
         for decode in peers.decoders.values():
-            answer = decode(request)
-            assert len(answer.token_ids) <= 8
-            assert answer.first_tokens == 1
-            assert answer.decode_seconds > 0
-            assert decode(request).token_ids == answer.token_ids
+            completion = decode(request)
+            assert len(completion.token_ids) <= 8
+            assert completion.first_tokens == 1
+            assert completion.decode_seconds > 0
+            assert decode(request).token_ids == completion.token_ids
             assert len(decode(asked(prompt, 2)).token_ids) == 2
 
 
@@ -146,14 +146,14 @@ def test_a_peer_is_asked_in_lines(tmp_path: Path) -> None:
     with peer_process([str(write_fake_peer(tmp_path / "fake"))]) as peer:
         assert peer.versions == {"fake": "1.0"}
         whole = peer.decode(asked((1,), 5))
-        assert whole == Answer((100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2)
+        assert whole == Completion((100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2)
         assert whole.timed_tokens == 3
         assert peer.decode(asked((1,), 5), prompt_lookup_tokens=10).token_ids[0] == 110
         # What follows a stop token is cut, and its time with it.
         cut = peer.decode(asked((1,), 5, 102))
-        assert cut == Answer((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)
+        assert cut == Completion((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)
         first = peer.decode(asked((1,), 5, 100))
-        assert first == Answer((100,), (), True, 0.25, 0.0, first_tokens=1)
+        assert first == Completion((100,), (), True, 0.25, 0.0, first_tokens=1)
 
 
 def test_says_why_it_ended(tmp_path: Path) -> None:

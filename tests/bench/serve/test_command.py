@@ -153,7 +153,7 @@ def test_a_target_for_which_no_drafter_is_known_is_not_waited_for(target: Path) 
 
 
 def write_echoing_target(directory: Path) -> None:
-    """Write a target that gives back the token it was given, so that prompt lookup is always right."""
+    """Write a target that repeats the token it was given, so that prompt lookup is always right."""
     decoder = Decoder(tiny_config(), dtype=jnp.float32, rngs=nnx.Rngs(0))
     # What the layers add is nothing beside the embedding, which is the head too.
     decoder.embedding.table[...] = 1e4 * decoder.embedding.table[...]

@@ -107,12 +107,12 @@ def requests(count: int) -> list[LoadRequest]:
 
 def test_poisson_arrivals() -> None:
     arrivals = poisson_arrivals(4.0, 20_001, seed=3)
-    gaps = np.diff(arrivals)
+    between = np.diff(arrivals)
     assert arrivals[0] == 0.0
-    # Exponential: mean and deviation are both 1 / rate, and 1/e of the gaps exceed the mean.
-    assert gaps.mean() == pytest.approx(0.25, rel=0.03)
-    assert gaps.std() == pytest.approx(0.25, rel=0.03)
-    assert np.mean(gaps > 0.25) == pytest.approx(np.exp(-1.0), abs=0.015)
+    # Exponential: mean and deviation are both 1 / rate, and 1/e of the between exceed the mean.
+    assert between.mean() == pytest.approx(0.25, rel=0.03)
+    assert between.std() == pytest.approx(0.25, rel=0.03)
+    assert np.mean(between > 0.25) == pytest.approx(np.exp(-1.0), abs=0.015)
     # The same pattern at another rate, and for fewer requests; another one for another seed.
     np.testing.assert_allclose(poisson_arrivals(8.0, 20_001, seed=3), arrivals / 2)
     np.testing.assert_array_equal(poisson_arrivals(4.0, 100, seed=3), arrivals[:100])

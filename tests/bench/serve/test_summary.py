@@ -24,7 +24,7 @@ NO_OBJECTIVES = Objectives()
 def record(
     number: int, scheduled: float, *times: float, tokens: tuple[int, ...] = (), first: int = 1
 ) -> RequestRecord:
-    """Return an answer whose messages had one token each, the first one `first`."""
+    """Return a completion whose messages had one token each, the first one `first`."""
     counts = (first, *(1 for _ in times[1:]))
     ids = tokens or tuple(range(sum(counts)))
     return RequestRecord(
@@ -45,7 +45,7 @@ def record(
 
 
 def failure(number: int, scheduled: float, ended: float, error: str) -> RequestRecord:
-    """Return an answer that broke off after a token, which does not count."""
+    """Return a completion that broke off after a token, which does not count."""
     return RequestRecord(
         number, "failed", scheduled, scheduled, ended, (scheduled,), (1,), (0,), error=error
     )
@@ -59,8 +59,8 @@ def summed(
 
 def test_times_of_a_request_count_from_when_it_was_due() -> None:
     # Due at 1, sent at 1.5; three tokens at 2, then one at 4 and one at 5.
-    answer = record(0, 1.0, 2.0, 4.0, 5.0, first=3)
-    assert (answer.ttft, answer.latency, answer.tpot) == (1.0, 4.0, 1.5)
+    completion = record(0, 1.0, 2.0, 4.0, 5.0, first=3)
+    assert (completion.ttft, completion.latency, completion.tpot) == (1.0, 4.0, 1.5)
     assert record(0, 0.0, 2.0).tpot is None
 
 
@@ -88,9 +88,9 @@ def test_a_run_with_a_failure() -> None:
     assert found["ttft_seconds"]["mean"] == pytest.approx(4 / 3)
     assert found["latency_seconds"]["p50"] == 3.0
     assert found["latency_seconds"]["mean"] == pytest.approx(13 / 3)
-    # Only the first answer keeps both limits: of four requests, in ten seconds.
+    # Only the first completion keeps both limits: of four requests, in ten seconds.
     assert (found["slo_share"], found["goodput_requests_per_second"]) == (0.25, 0.1)
-    # Three answers with two steps and one accepted token each.
+    # Three completions with two steps and one accepted token each.
     assert (found["acceptance_length"], found["cached_prompt_share"]) == (1.5, 0.4)
     # Requests that come at their own times press a service until the last one has ended.
     assert summed(*records, level=OPEN)["output_tokens_per_second"] == 0.9
@@ -100,7 +100,7 @@ def test_goodput_needs_a_limit() -> None:
     one_token = record(0, 0.0, 1.0)
     found = summed(one_token)
     assert found["slo_share"] is found["goodput_requests_per_second"] is None
-    # One limit alone; an answer of one token has no time per token that could be too long.
+    # One limit alone; a completion of one token has no time per token that could be too long.
     assert summed(one_token, objectives=Objectives(slo_tpot_seconds=0.1))["slo_share"] == 1.0
 
 
@@ -114,7 +114,7 @@ def test_a_run_in_which_everything_failed() -> None:
     assert compare(CLOSED, [Records(records)], [Records(records)])["speedup"] is None
 
 
-def test_speedup_and_identical_answers() -> None:
+def test_speedup_and_identical_completions() -> None:
     drafted = Records(tuple(record(i, 0.0, 1.0, 2.0) for i in range(4)))
     plain = Records(
         (
@@ -141,13 +141,13 @@ def test_requests_of_a_run(level: LoadLevel, requests: int) -> None:
 
 def test_gaps_are_those_between_messages_of_one_answer() -> None:
     found = summed(record(0, 0.0, 1.0, 2.0, 4.0), record(1, 0.0, 3.0, 3.5))
-    assert found["gap_seconds"] == distribution([1.0, 2.0, 0.5])
-    assert summed(record(0, 0.0, 1.0))["gap_seconds"] is None
+    assert found["inter_token_latency_seconds"] == distribution([1.0, 2.0, 0.5])
+    assert summed(record(0, 0.0, 1.0))["inter_token_latency_seconds"] is None
 
 
 def test_learning_is_compared_with_drafting_alone() -> None:
-    # While both requests were in flight two tokens came in 2 s, and three in 3.5 s. Of the answers
-    # that both had, one differs.
+    # While both requests were in flight two tokens came in 2 s, and three in 3.5 s. Of the
+    # completions that both had, one differs.
     alone = Records((record(0, 0.0, 1.0, 2.0), record(1, 0.0, 3.0, 4.0)))
     beside = Records(
         (record(0, 0.0, 1.5, 3.5), record(1, 0.0, 3.0, 5.0, tokens=(0, 7))), trainer_seconds=2.5
@@ -157,14 +157,14 @@ def test_learning_is_compared_with_drafting_alone() -> None:
     )
     [cost] = costs_of_learning({learning: beside, drafted: alone})
     assert cost["throughput"] == pytest.approx((3 / 3.5) / (2 / 2))
-    assert cost["gap_p99"] == pytest.approx(2.0)
-    assert cost["first_token_p99"] == pytest.approx((3.0 - 0.015) / (3.0 - 0.02))
+    assert cost["inter_token_latency_p99"] == pytest.approx(2.0)
+    assert cost["ttft_p99"] == pytest.approx((3.0 - 0.015) / (3.0 - 0.02))
     assert (cost["identical_share"], cost["trainer_seconds"]) == (0.5, 2.5)
     assert costs_of_learning({learning: beside, plain: alone}) == []
 
 
 def test_rounds_are_compared_one_by_one_and_summed_up_together() -> None:
-    # Two answers of two tokens; drafted in 2, 3 and 8 s, plain in 4, 3 and 4 s.
+    # Two completions of two tokens; drafted in 2, 3 and 8 s, plain in 4, 3 and 4 s.
     seconds: dict[Method, tuple[float, ...]] = {
         "drafted": (2.0, 3.0, 8.0),
         "plain": (4.0, 3.0, 4.0),
@@ -202,13 +202,14 @@ def test_rounds_are_compared_with_themselves() -> None:
         for second in ((3, 4), (3, 5))
     )
     assert compare(CLOSED, ours, theirs)["identical_share"] == 0.5
-    # One without an answer defines no ratio.
+    # One without a completion defines no ratio.
     found = compare(CLOSED, [ours[0], Records((failure(0, 0.0, 1.0, "INTERNAL"),))], theirs)
     assert (found["speedup"], found["rounds"]) == (1.0, 1)
 
 
 def test_the_end_of_a_closed_loop_does_not_count() -> None:
-    # The second answer of one caller is the last: for six of ten seconds nothing else is in flight.
+    # The second completion of one caller is the last: for six of ten seconds nothing else is in
+    # flight.
     found = summed(record(0, 0.0, 2.0), record(1, 0.0, 2.0, 4.0), record(2, 2.0, 3.0, 5.0, 10.0))
     assert found["output_tokens_per_second"] == pytest.approx(4 / 4)
     assert (found["output_tokens"], found["duration_seconds"]) == (6, 10.0)

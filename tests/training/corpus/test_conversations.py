@@ -1,4 +1,4 @@
-"""Conversations of several turns: each answer of the target is in the prompt of the next."""
+"""Conversations of several turns: each completion of the target is in the prompt of the next."""
 
 from pathlib import Path
 from typing import Any

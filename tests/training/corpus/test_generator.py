@@ -16,14 +16,14 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
 from blockdraft_training.corpus.decoding import choose
-from blockdraft_training.corpus.generator import Answer, BatchGenerator, BatchShape, Request
+from blockdraft_training.corpus.generator import BatchGenerator, BatchShape, Completion, Request
 from blockdraft_verifier.device.accept import choose_tokens
 
 VOCAB = 64
 END = 7
 CONFIG = tiny_config(num_layers=2, vocab_size=VOCAB, bos_token_id=1, eos_token_ids=(END,))
 SHAPES = BatchShape(rows=3, max_prompt_tokens=40, max_tokens=30, steps=4)
-# Shorter and longer than their paddings; the longest answers fill their rows.
+# Shorter and longer than their paddings; the longest completions fill their rows.
 LENGTHS = (1, 40, 5, 33, 12, 32, 7, 40)
 
 
@@ -78,28 +78,28 @@ def reference(decoder: Decoder, request: Request, max_tokens: int) -> tuple[int,
     return tuple(tokens[len(request.prompt) :])
 
 
-def by_id(answers: Sequence[Answer]) -> dict[str, tuple[int, ...]]:
-    assert len({answer.request.id for answer in answers}) == len(answers)
-    return {answer.request.id: answer.token_ids for answer in answers}
+def by_id(completions: Sequence[Completion]) -> dict[str, tuple[int, ...]]:
+    assert len({completion.request.id for completion in completions}) == len(completions)
+    return {completion.request.id: completion.token_ids for completion in completions}
 
 
 def test_answers_are_those_of_one_by_one(decoder: Decoder, generator: BatchGenerator) -> None:
     # More requests than rows, of different lengths: rows are refilled in the middle of others.
     asked = requests()
-    answers = by_id(list(generator.generate(asked)))
+    completions = by_id(list(generator.generate(asked)))
     expected = {r.id: reference(decoder, r, SHAPES.max_tokens) for r in asked}
-    assert answers == expected
+    assert completions == expected
     # The case is not trivial: some end by themselves, some are cut, none repeat each other.
-    ends = [answer[-1] == END for answer in expected.values()]
+    ends = [completion[-1] == END for completion in expected.values()]
     assert any(ends)
     assert not all(ends)
 
 
 def test_cut_says_whether_an_answer_ended(generator: BatchGenerator) -> None:
-    for answer in generator.generate(requests()):
-        assert answer.cut == (answer.token_ids[-1] != END)
-        assert len(answer.token_ids) <= SHAPES.max_tokens
-        assert END not in answer.token_ids[:-1]
+    for completion in generator.generate(requests()):
+        assert completion.cut == (completion.token_ids[-1] != END)
+        assert len(completion.token_ids) <= SHAPES.max_tokens
+        assert END not in completion.token_ids[:-1]
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -126,17 +126,17 @@ def test_seeds_differ(generator: BatchGenerator) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_a_request_may_be_shorter(decoder: Decoder, generator: BatchGenerator, limit: int) -> None:
     [request] = [Request("short", (9, 10, 11), 0.0, 0, limit)]
-    [answer] = generator.generate([request])
-    assert answer.token_ids == reference(decoder, request, limit)
+    [completion] = generator.generate([request])
+    assert completion.token_ids == reference(decoder, request, limit)
 
 
 def test_an_answer_may_be_its_end_only(decoder: Decoder) -> None:
     request = Request("r", (9, 10, 11), 0.0, 0)
     first = reference(decoder, request, 1)
     generator = BatchGenerator(decoder, SHAPES, first, dtype=jnp.float32)
-    [answer] = generator.generate([request])
-    assert answer.token_ids == first
-    assert not answer.cut
+    [completion] = generator.generate([request])
+    assert completion.token_ids == first
+    assert not completion.cut
 
 
 def test_nothing_asked(generator: BatchGenerator) -> None:
@@ -148,8 +148,8 @@ def test_nothing_asked(generator: BatchGenerator) -> None:
     [
         (Request("long", (9,) * 41, 0.0, 0), "prompt long has 41 tokens, not 1 to 40"),
         (Request("none", (), 0.0, 0), "prompt none has 0 tokens"),
-        (Request("far", (9,) * 40, 0.0, 0, 31), "31 of its answer do not fit into 70"),
-        (Request("zero", (9,), 0.0, 0, 0), "0 of its answer do not fit"),
+        (Request("far", (9,) * 40, 0.0, 0, 31), "31 of its completion do not fit into 70"),
+        (Request("zero", (9,), 0.0, 0, 0), "0 of its completion do not fit"),
         (Request("seed", (9,), 0.5, -1), "a seed must be from 0"),
     ],
 )

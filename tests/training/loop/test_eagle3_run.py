@@ -50,14 +50,14 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     assert method.spec.name == "eagle3"
     # Of five drafted tokens, most are right on what it was trained on.
     assert np.mean(decoded(method, pair.rows, features)) >= 4
-    # Replaying the held-out answers all at once says what drafting them one by one says.
+    # Replaying the held-out completions all at once says what drafting them one by one says.
     assert trained.acceptance is not None
     assert trained.acceptance.acceptance_length > 1
 
 
 @pytest.mark.slow
 def test_replayed_acceptance_is_that_of_serving(pair: Pair, tmp_path: Path) -> None:
-    """With most rows held out, validation and serving judge the same answers."""
+    """With most rows held out, validation and serving judge the same completions."""
     made = recipe(pair, tmp_path / "run", steps=40, validation_rows=12, checkpoint_every=40)
     trained = train(made, reporter())
     # In float32, as trained: the export rounds.

@@ -8,26 +8,26 @@ from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.loop.held_out import split_validation, walk
 
 
-def decode(answer: list[int], drafts: list[list[int]]) -> list[int]:
-    """Decode `answer` speculatively; `drafts[i]` is drafted when i + 1 tokens are known."""
+def decode(completion: list[int], drafts: list[list[int]]) -> list[int]:
+    """Decode `completion` speculatively; `drafts[i]` is drafted when i + 1 tokens are known."""
     slots = len(drafts[0])
-    text, gained = answer[:1], []
-    while len(text) + slots <= len(answer):
+    text, gained = completion[:1], []
+    while len(text) + slots <= len(completion):
         new: list[int] = []
         for token in drafts[len(text) - 1]:
-            if token != answer[len(text) + len(new)]:
+            if token != completion[len(text) + len(new)]:
                 break
             new.append(token)
-        # The target's own token comes for free; past the answer's end nobody knows which.
+        # The target's own token comes for free; past the completion's end nobody knows which.
         after = len(text) + len(new)
-        new.append(answer[after] if after < len(answer) else -1)
+        new.append(completion[after] if after < len(completion) else -1)
         text += new
         gained.append(len(new))
     return gained
 
 
-def matches_of(answer: list[int], drafts: list[list[int]]) -> np.ndarray:
-    padded = answer + [-1] * len(drafts[0])
+def matches_of(completion: list[int], drafts: list[list[int]]) -> np.ndarray:
+    padded = completion + [-1] * len(drafts[0])
     return np.array(
         [
             [token == padded[anchor + 1 + slot] for slot, token in enumerate(draft)]
@@ -40,10 +40,10 @@ def matches_of(answer: list[int], drafts: list[list[int]]) -> np.ndarray:
 @given(st.data(), st.integers(1, 40), st.integers(1, 6), st.integers(1, 3))
 def test_walk_equals_decoding(data: st.DataObject, length: int, slots: int, alphabet: int) -> None:
     tokens = st.integers(0, alphabet - 1)
-    answer = data.draw(st.lists(tokens, min_size=length, max_size=length))
+    completion = data.draw(st.lists(tokens, min_size=length, max_size=length))
     draft = st.lists(tokens, min_size=slots, max_size=slots)
     drafts = data.draw(st.lists(draft, min_size=length, max_size=length))
-    assert walk(matches_of(answer, drafts), length) == decode(answer, drafts)
+    assert walk(matches_of(completion, drafts), length) == decode(completion, drafts)
 
 
 def row(number: int, prompt: tuple[int, ...], source: str = "math") -> CorpusRow:

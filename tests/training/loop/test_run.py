@@ -56,7 +56,7 @@ def test_a_drafter_learns_what_its_target_says(pair: Pair, tmp_path: Path) -> No
     gained = decoded(method, pair.rows, features)
     assert np.mean(gained) >= 8
 
-    # Replaying the answers all at once says the same.
+    # Replaying the completions all at once says the same.
     drafter = load_drafter(DFLASH, tmp_path / "drafter", pair.checkpoint, dtype=jnp.float32)
     assert drafter.draft_ids is not None
     draftable = np.zeros(pair.decoder.config.vocab_size, int)

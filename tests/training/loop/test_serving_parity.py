@@ -18,7 +18,7 @@ from tests.training.serving import serving_method
 from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import DraftRow
 from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.loop.held_out import drafted_tokens
 from blockdraft_training.methods.dflash import DFlashRecipe
@@ -97,7 +97,7 @@ def test_predictions_in_training_are_drafts_in_serving(
         for anchor in np.unique(np.minimum(PROMPT - 1 + np.cumsum(steps), LENGTH - 1)).tolist():
             new = features[row, sent:anchor]
             (draft,) = method.step(
-                [ContextRow(row, sent, new, int(token_ids[row, anchor]), BLOCK_SIZE - 1)]
+                [DraftRow(row, sent, new, int(token_ids[row, anchor]), BLOCK_SIZE - 1)]
             )
             # Each token is predicted after those before it, so they must be the drafted ones.
             inside = min(BLOCK_SIZE - 1, LENGTH - 1 - anchor)

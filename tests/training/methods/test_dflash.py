@@ -66,13 +66,13 @@ def test_anchors_that_stand_for_none_do_no_harm(from_anchor: bool) -> None:
     ),
 )
 def test_anchors_are_distinct_positions_with_a_token_after(
-    seed: int, answers: list[tuple[int, int]]
+    seed: int, completions: list[tuple[int, int]]
 ) -> None:
-    starts, ends = (jnp.asarray(part, jnp.int32) for part in zip(*answers, strict=True))
+    starts, ends = (jnp.asarray(part, jnp.int32) for part in zip(*completions, strict=True))
     key = jax.random.key(seed)
     anchors = np.asarray(draw(key, starts, ends, BLOCKS, ANCHOR_LENGTH))
     assert (anchors == np.asarray(draw(key, starts, ends, BLOCKS, ANCHOR_LENGTH))).all()
-    for (start, end), row in zip(answers, anchors.tolist(), strict=True):
+    for (start, end), row in zip(completions, anchors.tolist(), strict=True):
         candidates = range(start, end - 1)
         drawn = [anchor for anchor in row if anchor != ANCHOR_LENGTH]
         assert len(drawn) == len(set(drawn)) == min(BLOCKS, len(candidates))

@@ -19,7 +19,7 @@ from tests.drafter.reference import reference_chain
 from tests.training.drafting import random_batch
 
 from blockdraft_drafter.checkpoint import published_arrays
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import DraftRow
 from blockdraft_training.methods.eagle3 import draft_chains
 
 STEPS = CHAIN_SIZE - 1
@@ -32,7 +32,7 @@ def chains(graph: Any, state: Any, *inputs: Any) -> jax.Array:
 
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> None:
-    """Rows whose answers are what the drafter says, then left it: all that a draft can meet."""
+    """Rows whose completions are what the drafter says, then left it: all that a draft can meet."""
     rng = np.random.default_rng(0)
     drafter = eagle3_drafter(norm_before_residual=norm_before_residual)
     model, target = drafter.model, target_parts()
@@ -71,7 +71,7 @@ def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> 
                 batch.features[row, :anchor],
                 tokens[: anchor + 1],
             )
-            known = ContextRow(
+            known = DraftRow(
                 0, 0, batch.features[row, :anchor], tokens[anchor], STEPS, tuple(tokens[:anchor])
             )
             [draft] = method.step([known])

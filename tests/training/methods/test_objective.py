@@ -45,7 +45,7 @@ def look_up(batch: SequenceBatch, anchors: Any, hot: HotVocabulary) -> Any:
 
 
 def random_labels(rng: np.random.Generator) -> Fields:
-    """Return labels of which some are not hot, beyond the answer, or without a soft label."""
+    """Return labels of which some are not hot, beyond the completion, or without a soft label."""
     reach = rng.integers(0, SLOTS + 1, (BATCH, BLOCKS, 1))
     soft = rng.random((*SHAPE, TEACHER)) * (rng.random((*SHAPE, 1)) < 0.8)
     total = soft.sum(-1, keepdims=True)
@@ -153,7 +153,7 @@ def test_labels_are_what_follows_each_anchor(seed: int) -> None:
     ends = (starts + rng.integers(2, 5, BATCH)).astype(np.int32)
     batch = replace(batch, starts=starts, ends=ends)
     hot = HotVocabulary.of(rng.integers(0, 5, vocab), HOT)
-    # Anchors beyond the answer and the padding anchor among them.
+    # Anchors beyond the completion and the padding anchor among them.
     anchors = rng.integers(starts[:, None], length + 1, (BATCH, BLOCKS)).astype(np.int32)
     labels = {name: np.asarray(value) for name, value in look_up(batch, anchors, hot).items()}
     tokens, inside = labels["tokens"], labels["inside"]
@@ -165,8 +165,10 @@ def test_labels_are_what_follows_each_anchor(seed: int) -> None:
         if position >= ends[b]:
             continue
         assert tokens[b, n, k] == place.get(int(batch.token_ids[b, position]), -1)
-        answer = position - int(starts[b])
-        choices = zip(batch.teacher_ids[b, answer], batch.teacher_logits[b, answer], strict=True)
+        completion = position - int(starts[b])
+        choices = zip(
+            batch.teacher_ids[b, completion], batch.teacher_logits[b, completion], strict=True
+        )
         expected = {place[int(t)]: np.exp(logit) for t, logit in choices if int(t) in place}
         found = zip(soft_tokens[b, n, k], soft_probs[b, n, k], strict=True)
         given_probs = {int(token): float(prob) for token, prob in found if prob > 0}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
-from blockdraft_training.corpus.generator import Answer, Request
+from blockdraft_training.corpus.generator import Completion, Request
 from blockdraft_training.corpus.lines import LineFile
 from blockdraft_training.corpus.prompts import Prompt, read_prompts
 from blockdraft_training.corpus.rows import CorpusRow
@@ -46,7 +46,7 @@ class Conversation:
 
     @property
     def row_id(self) -> str:
-        """Id of the row with the answer to the user's last message."""
+        """Id of the row with the completion to the user's last message."""
         return _turn_id(self.prompt.id, self.turn)
 
     @property
@@ -63,7 +63,7 @@ class Conversation:
 def answered(
     conversations: Iterable[Conversation], rows: dict[str, CorpusRow], tokenizer: Tokenizer
 ) -> list[Conversation]:
-    """Return those with an answer that ended by itself and can be read, that answer included."""
+    """Return the conversations whose completion ended by itself and is readable, with it."""
     heard = []
     for conversation in conversations:
         row = rows.get(conversation.row_id)
@@ -75,7 +75,7 @@ def answered(
     return heard
 
 
-def answer_requests(
+def completion_requests(
     settings: CorpusSettings, tokenizer: Tokenizer, conversations: Sequence[Conversation]
 ) -> tuple[list[Request], int]:
     """Return what to ask for, up to the limit, and how many prompts were too long."""
@@ -112,7 +112,7 @@ class SelfChat:
         self,
         settings: CorpusSettings,
         tokenizer: Tokenizer,
-        generate: Callable[[Sequence[Request]], Iterator[Answer]],
+        generate: Callable[[Sequence[Request]], Iterator[Completion]],
     ) -> None:
         """Make up nothing yet; `generate` lets the target go on."""
         self._settings, self._tokenizer, self._generate = settings, tokenizer, generate
@@ -154,16 +154,16 @@ class SelfChat:
             requests = [
                 self._request(name, ids) for name, (_, ids) in openings.items() if name not in made
             ]
-            for answer in self._generate(requests):
-                name = answer.request.id
+            for completion in self._generate(requests):
+                name = completion.request.id
                 begin, _ = openings[name]
-                text = (begin + self._tokenizer.decode(answer.token_ids)).strip()
-                made[name] = "" if answer.cut or REPLACEMENT in text else text
+                text = (begin + self._tokenizer.decode(completion.token_ids)).strip()
+                made[name] = "" if completion.cut or REPLACEMENT in text else text
                 lines.append(json.dumps({"id": name, "turns": [made[name]]}, ensure_ascii=False))
         return made
 
     def _request(self, name: str, ids: tuple[int, ...]) -> Request:
-        # Not the seed of the answer to this message: the noise would be the same.
+        # Not the seed of the completion of this message: the Gumbel noise would be the same.
         seed = _noise_seed(self._settings.seed, f"user of {name}")
         room = self._settings.max_prompt_tokens - len(ids)
         return Request(name, ids, _SELF_CHAT_TEMPERATURE, seed, room)

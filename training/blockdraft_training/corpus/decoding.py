@@ -1,11 +1,11 @@
 """The two computations of batched generation, each compiled whole, over a dense KV cache.
 
 Weights are arguments: as constants they would be compiled into every shape. A row of the cache
-belongs to one answer at a time; whatever a previous one left behind its end is overwritten before
-it is seen. The layout is the one in which XLA's CPU backend multiplies fastest: keys by their
-elements, values by their positions, and always a whole array, for a slice of one is copied before
-it is multiplied. That the whole capacity is read costs little: of many rows there is nearly always
-one that is near its end.
+belongs to one completion at a time; whatever a previous one left behind its end is overwritten
+before it is seen. The layout is the one in which XLA's CPU backend multiplies fastest: keys by
+their elements, values by their positions, and always a whole array, for a slice of one is copied
+before it is multiplied. That the whole capacity is read costs little: of many rows there is nearly
+always one that is near its end.
 """
 
 import functools
@@ -23,7 +23,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import gumbel_noise
 
-# What a row without an answer in the making puts out.
+# The output of a row without a completion in the making.
 NO_TOKEN = -1
 
 
@@ -145,7 +145,7 @@ def start_row(
     prompt: RowPrompt,
     end_ids: Int[Array, " ends"],
 ) -> tuple[list[LayerKV], RowState]:
-    """Run a prompt into its row and choose the first token of its answer; caches and rows go."""
+    """Run a prompt into its row and choose its first token; caches and rows are donated."""
     decoder = nnx.merge(graph, weights)
     padded = prompt.token_ids.shape[0]
     positions = jnp.arange(padded, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""Answers to many prompts, with a batch that stays full: finished rows take the next prompt."""
+"""Completions to many prompts, with a batch that stays full: finished rows take the next prompt."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ SHORTEST_PADDED_PROMPT = 32
 class BatchShape:
     """Shapes of the compiled computations."""
 
-    rows: int  # answers in the making at once
+    rows: int  # completions in the making at once
     max_prompt_tokens: int  # longest prompt
-    max_tokens: int  # longest answer
+    max_tokens: int  # longest completion
     # Tokens per row and dispatch. More cost less time between dispatches and leave finished rows
     # idle for longer.
     steps: int = 8
@@ -49,18 +49,18 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to be answered, of which the answer is a function."""
+    """A prompt to be answered, of which the completion is a function."""
 
     id: str  # the caller's name for it
     prompt: tuple[int, ...]  # token ids
     temperature: float  # 0 for greedy
     seed: int  # of the noise
-    max_tokens: int | None = None  # longest answer; None for the batch's
+    max_tokens: int | None = None  # longest completion; None for the batch's
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A finished request: the answer with its end token, or cut for its length."""
+class Completion:
+    """A finished request: the completion with its end token, or cut for its length."""
 
     request: Request
     token_ids: tuple[int, ...]
@@ -99,33 +99,33 @@ class BatchGenerator:
         if self._steps is None and requests:
             self._steps = continue_rows.lower(*state, self._ends, steps=self._shape.steps).compile()
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[Answer]:
-        """Answer all requests, which must fit; yields answers as they finish.
+    def generate(self, requests: Sequence[Request]) -> Iterator[Completion]:
+        """Answer all requests, which must fit; yields completions as they finish.
 
-        Every answer depends on its own request only, up to the rounding of another batch size.
+        Every completion depends on its own request only, as far as steps are batch-invariant.
         """
         self.prepare(requests)
         # Greedy ones first: noise is computed for the whole batch as soon as one row wants it.
         waiting = deque(sorted(requests, key=lambda request: request.temperature > 0))
-        answers: dict[int, tuple[Request, list[int]]] = {}
-        while waiting or answers:
+        completions: dict[int, tuple[Request, list[int]]] = {}
+        while waiting or completions:
             for row in range(self._shape.rows):
-                if row not in answers and waiting:
+                if row not in completions and waiting:
                     request = waiting.popleft()
                     self._begin(row, request)
-                    answers[row] = (request, [])
+                    completions[row] = (request, [])
             self._caches, self._rows, chosen = self._steps(
                 self._weights, self._caches, self._rows, self._ends
             )
             tokens = np.asarray(chosen)
-            for row, (request, answer) in list(answers.items()):
+            for row, (request, completion) in list(completions.items()):
                 # The first line repeats the newest token, which is new only to a fresh row.
-                column = tokens[0 if not answer else 1 :, row]
-                answer.extend(int(token) for token in column if token != NO_TOKEN)
-                ended = answer[-1] in self._end_ids
-                if ended or len(answer) == self._limit(request):
-                    del answers[row]
-                    yield Answer(request, tuple(answer), cut=not ended)
+                column = tokens[0 if not completion else 1 :, row]
+                completion.extend(int(token) for token in column if token != NO_TOKEN)
+                ended = completion[-1] in self._end_ids
+                if ended or len(completion) == self._limit(request):
+                    del completions[row]
+                    yield Completion(request, tuple(completion), cut=not ended)
 
     def _limit(self, request: Request) -> int:
         return self._shape.max_tokens if request.max_tokens is None else request.max_tokens
@@ -138,7 +138,7 @@ class BatchGenerator:
             )
         if limit < 1 or prompt + limit > self._shape.capacity:
             raise ValueError(
-                f"{prompt} tokens of prompt {request.id} and {limit} of its answer do not fit"
+                f"{prompt} tokens of prompt {request.id} and {limit} of its completion do not fit"
                 f" into {self._shape.capacity}"
             )
 

@@ -1,4 +1,4 @@
-"""Prompts in, the target's own answers out."""
+"""Prompts in, the target's own completions out."""
 
 import sys
 import time
@@ -17,11 +17,11 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.corpus.conversations import (
     Conversation,
     SelfChat,
-    answer_requests,
     answered,
+    completion_requests,
     self_chat_path,
 )
-from blockdraft_training.corpus.generator import Answer, BatchGenerator, BatchShape, Request
+from blockdraft_training.corpus.generator import BatchGenerator, BatchShape, Completion, Request
 from blockdraft_training.corpus.prompts import ExcludedTexts, read_excluded, read_prompts, select
 from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, CorpusWriter, manifest_path
 from blockdraft_training.errors import CorpusError
@@ -42,8 +42,8 @@ class CorpusSummary:
     path: Path  # the corpus
     rows: int  # rows it has now
     new_rows: int  # rows written by this run
-    response_tokens: int  # tokens of all answers it has now
-    tokens_per_second: float  # tokens of the new answers by the time that answering took
+    response_tokens: int  # tokens of all completions it has now
+    tokens_per_second: float  # tokens of the new completions by the time that answering took
     # Messages not answered, by reason: `excluded`, they occur in a test set; `duplicate`, another
     # prompt has the same text; `too_long`, with all before; `unusable`, made up, but empty or
     # without an end.
@@ -55,7 +55,7 @@ class CorpusSummary:
 
 
 @contextmanager
-def show_answers(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_completions(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Say on stderr, now and then, how many rows are done, how fast, and how long it takes yet."""
     pause = _TERMINAL_SECONDS if sys.stderr.isatty() else _LOG_SECONDS
     started = said = time.monotonic()
@@ -79,7 +79,7 @@ class CorpusMaker:
     """Lets one target answer prompts; `make` may be called again to go on."""
 
     def __init__(
-        self, settings: CorpusSettings, show_progress: ShowProgress = show_answers
+        self, settings: CorpusSettings, show_progress: ShowProgress = show_completions
     ) -> None:
         """Find the target; its weights are loaded when the first prompt needs them."""
         self._settings, self._show_progress = settings, show_progress
@@ -90,10 +90,12 @@ class CorpusMaker:
         longest = settings.max_prompt_tokens + settings.max_tokens
         context = self._checkpoint.config.max_position_embeddings
         if longest > context:
-            raise ValueError(f"prompt and answer may have {longest} tokens, the target {context}")
+            raise ValueError(
+                f"prompt and completion may have {longest} tokens, the target {context}"
+            )
 
     def make(self) -> CorpusSummary:
-        """Answer every prompt that has no answer yet."""
+        """Answer every prompt that has no completion yet."""
         settings = self._settings
         excluded = read_excluded(settings.exclude)
         prompts = [prompt for file in settings.prompts for prompt in read_prompts(file)]
@@ -175,20 +177,20 @@ class CorpusMaker:
         )
         return CorpusWriter(settings.output, manifest, settings.licence)
 
-    def _make_up(self, requests: Sequence[Request]) -> Iterator[Answer]:
+    def _make_up(self, requests: Sequence[Request]) -> Iterator[Completion]:
         if not requests:
             return
         self._generator.prepare(requests)
         with self._show_progress("prompts", len(requests)) as done:
-            for answer in self._generator.generate(requests):
-                done(len(answer.token_ids))
-                yield answer
+            for completion in self._generator.generate(requests):
+                done(len(completion.token_ids))
+                yield completion
 
     def _answer(
         self, conversations: Sequence[Conversation], writer: CorpusWriter, dropped: Counter[str]
     ) -> float:
         """Write the rows that are not there yet; return the seconds that it took."""
-        requests, too_long = answer_requests(self._settings, self._tokenizer, conversations)
+        requests, too_long = completion_requests(self._settings, self._tokenizer, conversations)
         dropped["too_long"] += too_long
         for request in requests:
             earlier = writer.rows.get(request.id)
@@ -202,20 +204,20 @@ class CorpusMaker:
         source = {each.row_id: each.prompt.source for each in conversations}
         self._generator.prepare(new)
         started = time.perf_counter()
-        with self._show_progress("answers", len(new)) as done:
-            for answer in self._generator.generate(new):
-                asked = answer.request
+        with self._show_progress("completions", len(new)) as done:
+            for completion in self._generator.generate(new):
+                asked = completion.request
                 writer.append(
                     CorpusRow(
                         id=asked.id,
                         source=source[asked.id],
                         temperature=asked.temperature,
                         prompt=asked.prompt,
-                        response=answer.token_ids,
+                        response=completion.token_ids,
                         seed=asked.seed,
                     )
                 )
-                done(len(answer.token_ids))
+                done(len(completion.token_ids))
         return time.perf_counter() - started
 
 

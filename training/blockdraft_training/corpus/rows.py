@@ -1,8 +1,8 @@
 """The files of a corpus, read and written.
 
 Beside `NAME.jsonl` (or `NAME.jsonl.gz`) lies `NAME.manifest.json`: which target answered, whose
-prompts they were and how the answers were sampled. A corpus without one can be read too; its rows
-are then checked against the target when features are computed.
+prompts they were and how the completions were sampled. A corpus without one can be read too; its
+rows are then checked against the target when features are computed.
 """
 
 import json
@@ -19,19 +19,19 @@ from blockdraft_training.errors import CorpusError
 
 @dataclass(frozen=True, slots=True)
 class CorpusRow:
-    """One conversation turn: a prompt and the target's answer."""
+    """One conversation turn: a prompt and the target's completion."""
 
     id: str  # unique within a corpus
     source: str  # where the prompt came from; rows of one source share a domain
-    temperature: float  # at which the answer was sampled; 0 means greedy
-    prompt: tuple[int, ...]  # token ids up to where the answer starts, chat template included
-    # Token ids of the answer; ends in an end-of-sequence id unless it was cut.
+    temperature: float  # at which the completion was sampled; 0 means greedy
+    prompt: tuple[int, ...]  # token ids up to where the completion starts, chat template included
+    # Token ids of the completion; ends in an end-of-sequence id unless it was cut.
     response: tuple[int, ...]
     seed: int | None = None  # of the sampling, if it was recorded
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Prompt and answer."""
+        """Prompt and completion."""
         return self.prompt + self.response
 
     def to_json(self) -> str:
@@ -70,9 +70,9 @@ class CorpusManifest:
     target_fingerprint: str
     vocab_size: int  # of the target; every id is below it
     prompts: tuple[dict[str, Any], ...]  # one `{source, licence, rows}` for each source of prompts
-    sampling: dict[str, Any]  # temperatures, shares, longest answer and seed
+    sampling: dict[str, Any]  # temperatures, shares, longest completion and seed
     rows: int  # how many there are
-    response_tokens: int  # tokens of all answers
+    response_tokens: int  # tokens of all completions
 
 
 def manifest_path(corpus: Path) -> Path:

@@ -1,6 +1,6 @@
-"""Which answers are held out, and acceptance on them, exactly as serving would have it.
+"""Which completions are held out, and acceptance on them, exactly as serving would have it.
 
-The answer is known, so speculative decoding of it can be replayed: draft from every one of its
+The completion is known, so speculative decoding of it can be replayed: draft from every one of its
 tokens at once, then walk from anchor to anchor over what was accepted.
 """
 
@@ -24,15 +24,15 @@ from blockdraft_training.methods.recipe import (
     tokens_before,
     with_weights,
 )
-from blockdraft_training.target import Completion, Frozen
+from blockdraft_training.target import CompleteBatch, Frozen
 
-# Rows of the head computed at once: logits of every slot of a long answer would be large.
+# Rows of the head computed at once: logits of every slot of a long completion would be large.
 _HEAD_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What drafts of held-out answers gained."""
+    """What drafts of held-out completions gained."""
 
     acceptance_length: float  # τ, mean tokens per verification, the target's own included
     by_source: dict[str, float]  # τ for each source of prompts
@@ -41,16 +41,16 @@ class Acceptance:
 
 
 def digest(prompt: Sequence[int] | Int[np.ndarray, " tokens"]) -> bytes:
-    """Return what decides whether the answers to a prompt are held out."""
+    """Return what decides whether the completions to a prompt are held out."""
     return sha256(np.asarray(prompt, "<i4").tobytes()).digest()
 
 
 def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
     """Return the row numbers to train on and those held out, spread over the sources.
 
-    Which rows of a source are held out is said by a digest of their prompt, so that two answers to
-    one prompt are never split. Where rows are added, the held-out ones are others: to compare with
-    a drafter that was trained on fewer, hold out those that neither has seen.
+    Which rows of a source are held out is said by a digest of their prompt, so that two completions
+    to one prompt are never split. Where rows are added, the held-out ones are others: to compare
+    with a drafter that was trained on fewer, hold out those that neither has seen.
     """
     by_source: dict[str, list[int]] = {}
     for number in sorted(range(len(rows)), key=lambda number: digest(rows[number].prompt)):
@@ -90,16 +90,16 @@ def drafted_tokens(
     return drafted
 
 
-def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list[int]:
-    """Return tokens gained by each verification of an answer of so many tokens.
+def walk(matches: Bool[np.ndarray, "anchors slots"], completion_tokens: int) -> list[int]:
+    """Return tokens gained by each verification of a completion of so many tokens.
 
     Matches say for each of them as anchor whether each slot was drafted right; blocks that reach
-    beyond the answer are left out.
+    beyond the completion are left out.
     """
     slots = matches.shape[1]
     gained: list[int] = []
     anchor = 0
-    while anchor + slots < answer_tokens:
+    while anchor + slots < completion_tokens:
         accepted = int(np.cumprod(matches[anchor]).sum())
         gained.append(accepted + 1)
         anchor += accepted + 1
@@ -107,11 +107,11 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], answer_tokens: int) -> list
 
 
 def make_matches(
-    recipe: AnyRecipe, model: DraftModel, *, complete: Completion, dtype: DTypeLike
+    recipe: AnyRecipe, model: DraftModel, *, complete: CompleteBatch, dtype: DTypeLike
 ) -> Callable[[Any, Frozen, SequenceBatch, int], Bool[Array, "anchors slots"]]:
-    """Return the function that drafts from every token of an answer and says what was right.
+    """Return the function that drafts from every token of a completion and says what was right.
 
-    It takes weights, target, a batch of one row and the tokens of the answer, padding included,
+    It takes weights, target, a batch of one row and the tokens of the completion, padding included,
     and is compiled for each shape. The arguments are those of `make_gradients`.
     """
     rebuilt = with_weights(model)
@@ -119,11 +119,11 @@ def make_matches(
 
     @partial(jax.jit, static_argnums=3)
     def matches_of(
-        params: Any, frozen: Frozen, batch: SequenceBatch, answer_length: int
+        params: Any, frozen: Frozen, batch: SequenceBatch, completion_length: int
     ) -> Bool[Array, "anchors slots"]:
         batch = complete(frozen.decoder, batch)
         drafter = rebuilt(params, dtype)
-        anchors = batch.starts[:, None] + jnp.arange(answer_length)[None, :]
+        anchors = batch.starts[:, None] + jnp.arange(completion_length)[None, :]
         drafted = drafted_tokens(recipe, drafter, frozen, batch, anchors)
         positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
         clipped = jnp.minimum(positions, batch.token_ids.shape[1] - 1)
@@ -140,7 +140,7 @@ def make_validation(
     builder: BatchBuilder,
     numbers: Sequence[int],
     *,
-    complete: Completion,
+    complete: CompleteBatch,
     dtype: DTypeLike,
 ) -> Callable[[Any, Frozen], Acceptance | None]:
     """Return what measures acceptance on held-out rows: greedy ones, or all if none is greedy."""
@@ -154,7 +154,7 @@ def make_validation(
         gained: dict[str, list[int]] = {}
         for number in used:
             matches = np.asarray(
-                matches_of(params, frozen, builder([number]), builder.answer_length)
+                matches_of(params, frozen, builder([number]), builder.completion_length)
             )
             walked = walk(matches, len(rows[number].response))
             gained.setdefault(rows[number].source, []).extend(walked)

@@ -36,7 +36,9 @@ class Reading:
     acceptance_length: float  # expected τ at random anchors of the training batches
     seconds: float  # of training since this process began
     throughput: Throughput | None = None  # speed, where it was measured
-    validation: Acceptance | None = None  # acceptance on held-out answers, where it was measured
+    validation: Acceptance | None = (
+        None  # acceptance on held-out completions, where it was measured
+    )
 
     @classmethod
     def of(
@@ -111,7 +113,7 @@ def plot_history(entries: Sequence[dict[str, Any]], path: Path) -> None:
         [entry["step"] for entry in validated],
         [entry["validation"]["acceptance_length"] for entry in validated],
         marker="o",
-        label="held-out answers",
+        label="held-out completions",
     )
     right.set(xlabel="step", ylabel="acceptance length τ", title="Acceptance")
     right.legend()

@@ -36,7 +36,7 @@ from blockdraft_training.methods.objective import BlockMetrics
 from blockdraft_training.methods.recipe import AnyRecipe, with_weights
 from blockdraft_training.settings import TrainSettings
 from blockdraft_training.target import (
-    Completion,
+    CompleteBatch,
     FeatureSpec,
     Frozen,
     HotVocabulary,
@@ -56,9 +56,9 @@ class TrainedDrafter:
     target: Checkpoint  # what it drafts for
     history: Sequence[dict[str, Any]]  # every reading
     rows: int  # rows trained on
-    response_tokens: int  # tokens of their answers
+    response_tokens: int  # tokens of their completions
     sources: dict[str, int]  # rows of each source of prompts
-    acceptance: Acceptance | None  # on held-out answers, at the end
+    acceptance: Acceptance | None  # on held-out completions, at the end
 
     @property
     def weight_count(self) -> int:
@@ -95,7 +95,7 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
     )
     if settings.online:
         builder = BatchBuilder.of(rows, None)
-        complete: Completion = computed_online(decoder, spec, builder.answer_length)
+        complete: CompleteBatch = computed_online(decoder, spec, builder.completion_length)
     else:
         cache = FeatureCache(
             settings.features or settings.output / "features",
@@ -140,7 +140,7 @@ class _Trainer:
         training: Sequence[int],
         held_out: Sequence[int],
         frozen: Frozen,
-        complete: Completion,
+        complete: CompleteBatch,
         dtype: jnp.dtype,
     ) -> None:
         """Put everything onto the devices; `training` and `held_out` are numbers of rows."""
@@ -225,7 +225,7 @@ def _rows(settings: TrainSettings, target: Checkpoint) -> list[CorpusRow]:
         if len(row.prompt) + 2 <= longest
     ]
     if not cut:
-        raise TrainingError(f"no row has two tokens of an answer within {longest} tokens")
+        raise TrainingError(f"no row has two tokens of a completion within {longest} tokens")
     return cut
 
 

@@ -29,7 +29,7 @@ from blockdraft_training.methods.recipe import (
     with_weights,
 )
 from blockdraft_training.settings import WARMUP_SHARE, TrainSettings
-from blockdraft_training.target import Completion, Frozen
+from blockdraft_training.target import CompleteBatch, Frozen
 
 _CLIP_NORM = 1.0
 # Of the peak; the last steps still move.
@@ -118,7 +118,7 @@ def initial_state(
 
 
 def make_gradients(
-    recipe: AnyRecipe, model: DraftModel, *, complete: Completion, dtype: DTypeLike
+    recipe: AnyRecipe, model: DraftModel, *, complete: CompleteBatch, dtype: DTypeLike
 ) -> Gradients:
     """Return the function that gives the gradients of a batch and its sums.
 
@@ -184,7 +184,7 @@ def make_step(
     model: DraftModel,
     optimizer: optax.GradientTransformation,
     *,
-    complete: Completion,
+    complete: CompleteBatch,
     dtype: DTypeLike,
 ) -> jax.stages.Wrapped:
     """Return a whole step, compiled once; see `make_gradients` and `updated`."""

@@ -24,7 +24,7 @@ class Labels:
     """What the slots of blocks should say, over hot indices."""
 
     tokens: Array  # Int[Array, "batch blocks slots"], the true token; -1 if it is not hot
-    inside: Array  # Bool[Array, "batch blocks slots"], whether the answer reaches that far
+    inside: Array  # Bool[Array, "batch blocks slots"], whether the completion reaches that far
     soft_tokens: Array  # Int[Array, "batch blocks slots teacher"]
     soft_probs: Array  # Float[Array, "batch blocks slots teacher"], 0 for tokens that are not hot
 
@@ -37,7 +37,7 @@ class BlockMetrics:
     loss: Any  # weighted loss
     weight: Any  # what to divide it by
     correct: Any  # Float[Array, "slots"], slots whose likeliest token is the true one
-    seen: Any  # Float[Array, "slots"], slots inside an answer
+    seen: Any  # Float[Array, "slots"], slots inside a completion
     gained: Any  # tokens gained, accepted ones and one more for each block
     blocks: Any  # whole blocks
     gradient_norm: Any  # of each step
@@ -60,7 +60,7 @@ def sample_anchors(
     blocks: int,
     length: int,
 ) -> Int[Array, "batch blocks"]:
-    """Draw distinct anchors among each answer's tokens that have a token after them.
+    """Draw distinct anchors among each completion's tokens that have a token after them.
 
     Where a sequence has fewer candidates than `blocks`, the rest are at `length`.
     """
@@ -81,9 +81,9 @@ def labels_of(
     positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
     inside = positions < batch.ends[:, None, None]
     tokens = _at(batch.token_ids, positions)
-    in_answer = positions - batch.starts[:, None, None]
-    soft = hot.index[_at(batch.teacher_ids, in_answer)]
-    logits = _at(batch.teacher_logits, in_answer).astype(jnp.float32)
+    in_completion = positions - batch.starts[:, None, None]
+    soft = hot.index[_at(batch.teacher_ids, in_completion)]
+    logits = _at(batch.teacher_logits, in_completion).astype(jnp.float32)
     logits = jnp.where(soft >= 0, logits, -jnp.inf)
     # Some target choice is nearly always hot; where none is, the row has no soft label.
     probs = jnp.where(jnp.isfinite(logits).any(-1, keepdims=True), jax.nn.softmax(logits), 0.0)

@@ -1,4 +1,4 @@
-"""One decoded answer, and how answers to the same prompts compare: tokens and speed."""
+"""One decoded completion, and how completions to the same prompts compare: tokens and speed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ PLAIN, DRAFTED = "plain", "drafted"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One answer."""
+class Completion:
+    """One completion."""
 
     # Its tokens; the first follows from the prompt without a verification.
     token_ids: tuple[int, ...]
@@ -35,21 +35,23 @@ class Answer:
     def full_steps(self, draft_length: int) -> tuple[int, ...]:
         """Return the accepted tokens of each verification that measures the drafter.
 
-        Those are the verifications of a whole draft of `draft_length` tokens that did not reach
-        a stop token. Left out are drafts cut short because the answer may not get longer, and
-        the verification that gained a stop token: what comes after it is no part of the answer, so
-        how much of that draft was right is not known. It is left out however the stop token
-        came about, drafted or chosen by the target, or else missing it would count and hitting it
-        would not.
+        Those are the verifications of a whole draft of `draft_length` tokens that did not reach a
+        stop token. Left out are drafts cut short because the completion may not get longer, and the
+        verification that gained a stop token: what comes after it is no part of the completion, so
+        how much of that draft was right is not known. It is left out however the stop token came
+        about, drafted or chosen by the target, or else missing it would count and hitting it would
+        not.
         """
         steps = self.steps[:-1] if self.stopped else self.steps
         return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
 
 
-def divergences(own: Sequence[Answer], others: Sequence[Answer]) -> Iterator[tuple[int, int]]:
-    """Return which of the answers to the same prompts differ, and the first token that does.
+def divergences(
+    own: Sequence[Completion], others: Sequence[Completion]
+) -> Iterator[tuple[int, int]]:
+    """Return which of the completions to the same prompts differ, and the first token that does.
 
-    If one answer is the beginning of the other, they differ where it ends.
+    If one completion is the beginning of the other, they differ where it ends.
     """
     for index, (one, other) in enumerate(zip(own, others, strict=True)):
         if one.token_ids != other.token_ids:
@@ -58,38 +60,40 @@ def divergences(own: Sequence[Answer], others: Sequence[Answer]) -> Iterator[tup
             yield index, next((place for place, (a, b) in pairs if a != b), shorter)
 
 
-def identical_answers(own: Sequence[Answer], others: Sequence[Answer]) -> float:
-    """Return the share of answers to the same prompts with the same tokens."""
+def identical_completions(own: Sequence[Completion], others: Sequence[Completion]) -> float:
+    """Return the share of completions to the same prompts with the same tokens."""
     return identical_share(
         (one.token_ids, other.token_ids) for one, other in zip(own, others, strict=True)
     )
 
 
-def speed(answers: Sequence[Answer]) -> float | None:
+def speed(completions: Sequence[Completion]) -> float | None:
     """Return tokens after the first over the time after the first; None if there are none."""
-    seconds = sum(answer.decode_seconds for answer in answers)
-    return sum(answer.timed_tokens for answer in answers) / seconds if seconds else None
+    seconds = sum(completion.decode_seconds for completion in completions)
+    return sum(completion.timed_tokens for completion in completions) / seconds if seconds else None
 
 
-def speed_ratio(own: Sequence[Answer], other: Sequence[Answer], seed: int) -> Estimate:
-    """Return the speed of `own` over that of `other`, answers to the same prompts.
+def speed_ratio(own: Sequence[Completion], other: Sequence[Completion], seed: int) -> Estimate:
+    """Return the speed of `own` over that of `other`, completions to the same prompts.
 
-    Its interval draws prompts, each with both answers.
+    Its interval draws prompts, each with both completions.
     """
     [ratio] = bootstrap(_both(own, other), _ratio, seed)
     return ratio
 
 
 def mean_speed_ratio(
-    pairs: Iterable[tuple[Sequence[Answer], Sequence[Answer]]], seed: int
+    pairs: Iterable[tuple[Sequence[Completion], Sequence[Completion]]], seed: int
 ) -> Estimate:
     """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
     columns = [_both(own, other) for own, other in pairs]
     return bootstrap_mean(columns, _ratio, lambda ratios: np.exp(np.log(ratios).mean(0)), seed)
 
 
-def _both(own: Sequence[Answer], other: Sequence[Answer]) -> Float[np.ndarray, "answers 4"]:
-    """Return tokens and seconds of both answers to each prompt."""
+def _both(
+    own: Sequence[Completion], other: Sequence[Completion]
+) -> Float[np.ndarray, "completions 4"]:
+    """Return tokens and seconds of both completions to each prompt."""
     return np.array(
         [
             (one.timed_tokens, one.decode_seconds, two.timed_tokens, two.decode_seconds)
