@@ -18,7 +18,7 @@ import pytest
 from flax import nnx
 
 import blockdraft_drafter
-from blockdraft_drafter.compiled.programs import Room
+from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_models.decoder.config import DecoderConfig
@@ -107,8 +107,8 @@ def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[t
         shape = definition.config_type.from_hf(
             json.loads(shipped.read_text()), config, block_size=8
         )
-    room = Room(rows, context, tokens, jnp.dtype(jnp.bfloat16), projected=False)
-    programs = definition.abstract_programs(shape, config, room, dtype=dtype, placement=None)
+    capacity = Capacity(rows, context, tokens, jnp.dtype(jnp.bfloat16), projected=False)
+    programs = definition.abstract_programs(shape, config, capacity, dtype=dtype, placement=None)
     for size in programs.append_sizes:
         yield f"append {size}", text_of(programs.lower("append", size))
     for size in programs.draft_sizes:

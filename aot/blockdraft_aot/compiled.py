@@ -52,7 +52,7 @@ class Compiled:
     result_bytes: int  # results that do not take the place of an argument
     code_bytes: int  # the program itself
     collectives: int  # operations between devices
-    layer_collectives: int  # those of them that are part of decoder layers
+    layer_collectives: int  # how many of them are part of decoder layers
     kernels: int  # Pallas kernels in it
 
 
@@ -99,7 +99,7 @@ class Program:
     attention: Counts = Counts()  # what attention does, over all layers, counted by hand
     # Counts the rest of it; None where XLA's counts of the program will do.
     count: Callable[[], Counts] | None = None
-    # Bytes it has to read, by hand: weights once, and contexts; None if unknown.
+    # Bytes it has to read, by hand: weights once, and KV caches; None if unknown.
     least_bytes: float | None = None
 
 

@@ -171,17 +171,17 @@ class GreedyStep(TargetStep):
 def draft_programs(
     drafter: DraftPrograms, config: DraftConfig, context_tokens: int
 ) -> Iterator[Program]:
-    """Yield the drafter's programs, each context with so many positions."""
+    """Yield the drafter's programs, each sequence with so many positions in the cache."""
     layers = config.decoder
     sharding = drafter.sharding
     assert sharding is not None
     heads = layers.num_heads
     if sharding.query_axis is not None:
         heads //= sharding.mesh.shape[sharding.query_axis]
-    buffer = drafter.layer_contexts()
-    slots, _, capacity, _ = buffer[0][0].shape
-    position_bytes = bytes_on_one_device(buffer) // (slots * capacity)
-    # Entries after the anchor are drafted one by one, each with a look at the whole context.
+    caches = drafter.layer_caches()
+    slots, _, capacity, _ = caches[0][0].shape
+    position_bytes = bytes_on_one_device(caches) // (slots * capacity)
+    # Entries after the anchor are drafted one by one, and each attends to the whole context.
     passes = 1 if isinstance(config, DFlashConfig) else config.block_size - 1
     queries = config.block_inputs if isinstance(config, DFlashConfig) else passes
     for rows in drafter.append_sizes:

@@ -1,4 +1,4 @@
-"""What `blockdraft compile` is told, and the errors that say what is wrong with it."""
+"""The settings of `blockdraft compile`, and the errors that say what is wrong with them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -56,7 +56,7 @@ class SurveySettings:
 
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
-    """Everything `blockdraft compile` is told."""
+    """All settings of `blockdraft compile`."""
 
     topology: str = required("chips, such as `v5p:2x2x1`, `v5e:1x1` or `v6e:2x4`", metavar="TPU")
     tpu_split: str | None = setting(
@@ -86,7 +86,8 @@ class CompileSettings:
     )
     prompt_lookup_block: int = setting(
         EngineSettings().prompt_lookup_block,
-        "most tokens of a verification of what prompt lookup found; 1 for a service with --no-prompt-lookup",
+        "most tokens of a verification of what prompt lookup found; 1 for a service with "
+        "--no-prompt-lookup",
         minimum=1,
     )
     limits: ServingLimits = group(ServingLimits)

@@ -14,7 +14,7 @@ from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms, draft_programs
 from blockdraft_aot.settings import CompileSettings, DoesNotFitError
 from blockdraft_aot.topology import Topology
-from blockdraft_drafter.compiled.programs import Room
+from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.sources import method_of
 from blockdraft_models.decoder.sharding import Placement
 
@@ -32,7 +32,7 @@ class Memory:
 
     usable: int  # what may be used at all
     weights: int  # the model's
-    context: int  # of the drafter's context buffer; 0 for a verifier, whose pages take the rest
+    kv_cache: int  # the drafter's; 0 for a verifier, whose pages take the rest
     temporaries: int = 0  # of the program that needs most while it runs
     results: int = 0  # of the program that returns most
     code: int = 0  # of all programs, loaded at once
@@ -42,7 +42,7 @@ class Memory:
         """What takes memory, and how much."""
         return {
             "weights": self.weights,
-            "context": self.context,
+            "kv_cache": self.kv_cache,
             "temporaries": self.temporaries,
             "results": self.results,
             "code": self.code,
@@ -67,7 +67,7 @@ class Memory:
 class RoleSurvey:
     """What is known of one process: all that it compiles, and what one of its chips holds.
 
-    `pages` are those of K/V that fit; None for a drafter.
+    `pages` is how many pages of K/V fit; None for a drafter.
     """
 
     topology: Topology
@@ -100,7 +100,7 @@ def survey_drafter(
     """Compile the drafter's programs; see `survey_verifier`."""
     drafter, limits, survey = pair.drafter, settings.limits, settings.survey
     assert drafter is not None
-    room = Room(
+    capacity = Capacity(
         limits.max_sequences,
         limits.max_context_tokens,
         limits.max_step_tokens,
@@ -110,7 +110,7 @@ def survey_drafter(
     programs = method_of(drafter).abstract_programs(
         drafter,
         pair.target,
-        room,
+        capacity,
         dtype=DTYPE,
         placement=Placement(topology.mesh),
     )
@@ -119,7 +119,7 @@ def survey_drafter(
     memory = Memory(
         _usable(topology, settings),
         weights=bytes_on_one_device(programs.weights),
-        context=bytes_on_one_device(programs.context()),
+        kv_cache=bytes_on_one_device(programs.cache()),
     ).with_programs([each.compiled for each in compiled])
     check_drafter(memory)
     return RoleSurvey(topology, compiled, memory, None)
@@ -142,8 +142,8 @@ def _chosen(programs: Iterable[Program], *, ends_only: bool) -> list[Program]:
 def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
     """Return how many pages of K/V, over all layers, the rest of a verifier's chip holds.
 
-    Raises DoesNotFitError if there is not room for those of one sequence of the greatest length,
-    which are `needed`; names the largest consumer.
+    Raises DoesNotFitError if they are fewer than `needed`, the pages of one sequence of the
+    greatest length; names the largest consumer.
     """
     pages = memory.left // page_bytes
     if pages < needed:

@@ -1,4 +1,4 @@
-"""TPUs to compile for on a machine that has none, and which of their chips are whose."""
+"""TPUs to compile for on a machine that has none, and the chips of verifier and drafter."""
 
 import importlib.util
 import math
@@ -61,7 +61,7 @@ def describe_topology(name: str) -> Topology:
         raise AotError(f"a topology is written like v5p:2x2x1 or v5e:2x4, got {name!r}")
     if importlib.util.find_spec("libtpu") is None:
         raise AotError("compiling for a TPU needs libtpu: pip install 'blockdraft[tpu]'")
-    # Off Google's cloud nobody answers the metadata server's address.
+    # Outside Google's cloud there is no metadata server.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     # No chip is taken, so other processes may do the same, or serve, at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

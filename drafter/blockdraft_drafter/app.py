@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from blockdraft_drafter.compiled.programs import Room
+from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.learning.learner import Learner
 from blockdraft_drafter.learning.metrics import LearningMetrics
@@ -83,7 +83,7 @@ class DrafterApp:
         self._service.drain()
 
     async def stop(self) -> None:
-        """Write what was recorded; no call is in flight any more."""
+        """Write the training samples; no call is in flight any more."""
         if self._learning is not None:
             self._learning.cancel()
         if self._learner is not None:
@@ -127,16 +127,16 @@ def load_method(
         )
     form = settings.feature_form
     if form == "auto":
-        # Its first linear map learns only where features come as they are.
+        # Its first linear map learns only from features as the target gives them.
         form = "raw" if learning is not None and learning.store.base() is None else "projected"
-    room = Room(
+    capacity = Capacity(
         max_sequences=settings.max_sequences,
         max_context_tokens=settings.max_context_tokens,
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
         projected=form == "projected",
     )
-    method = CompiledMethod(drafter, target, room, on_recompilation, placement=placement)
+    method = CompiledMethod(drafter, target, capacity, on_recompilation, placement=placement)
     loaded = time.perf_counter()
     method.warm_up()
     return_free_memory()

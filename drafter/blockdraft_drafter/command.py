@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
             return _find(settings)
         return 1 if _serve(settings) else 0
     except (ValueError, OSError, RuntimeError) as error:
-        # Whatever is wrong with the settings or files, its message says; a trace would hide it.
+        # The message says what is wrong with the settings or files; a trace would hide it.
         print(f"blockdraft drafter: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 

@@ -26,22 +26,22 @@ class MethodSpec:
     feature_width: int  # elements of one feature as `step` takes it
     feature_dtype: np.dtype[Any]
     vocab_size: int
-    max_sequences: int  # number of context slots
+    max_sequences: int  # number of slots of the draft KV cache
     max_context_tokens: int  # most committed positions per slot
     max_feature_rows: int  # most feature rows per sequence and step
     fingerprint: str  # identity of weights and configuration, 16 hexadecimal digits
     trained: bool
-    reads_tokens: bool = False  # whether a context row must bring its tokens beside its features
+    reads_tokens: bool = False  # whether a row must bring its tokens beside its features
     # What features have to go through before `step`, its arrays on the host; None if it takes the
     # target's outputs as they are.
     projection: "FeatureProjection | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class ContextRow:
+class DraftRow:
     """One sequence's part of a step, already validated."""
 
-    slot: int  # its row of the context buffer; different for every row of a step
+    slot: int  # its slot of the draft KV cache; different for every row of a step
     context_length: int  # committed positions in the slot before the step
     features: NDArray[Any]  # features of the newly committed positions, [rows, feature_width]
     anchor_token_id: int  # the newest token of the sequence, at position context_length + rows
@@ -62,7 +62,7 @@ class Draft:
 
 @runtime_checkable
 class DraftMethod(Protocol):
-    """Keeps contexts on a device and drafts from them.
+    """Keeps the draft KV cache on a device and drafts from it.
 
     Not thread-safe: every method is called on the event loop, but for `warm_up`.
     """
@@ -82,21 +82,21 @@ class DraftMethod(Protocol):
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the steps."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         """Append each row's features to its slot, then draft for the rows that ask for it.
 
-        The rows are at most max_sequences. There is one draft per row, in order, empty for those
-        that only append. Raises DraftCacheLostError if the step failed; the contents of all slots are
-        gone, and the method can be used again.
+        The rows are at most max_sequences. There is one draft per row, in order, empty for a row
+        that only appends. Raises DraftCacheLostError if the step failed; the contents of all slots
+        are gone, and the method can be used again.
         """
 
 
 class DraftCacheLostError(RuntimeError):
-    """A device step failed and took the contents of the context buffer with it."""
+    """A device step failed, and the contents of the draft KV cache are lost."""
 
 
 class MethodLostError(DraftCacheLostError):
-    """A device step failed, and there is no room for a new context buffer: nothing works now."""
+    """A device step failed, and there is no memory for a new draft KV cache: nothing works now."""
 
 
 def all_finite(values: NDArray[Any]) -> bool:

@@ -21,7 +21,7 @@ class DrafterMetrics:
         self._steps = counter("steps", "Draft requests answered.")
         self._drafts = counter("drafts", "Drafts with at least one drafted token.")
         self._tokens = counter("drafted_tokens", "Tokens drafted.")
-        self._positions = counter("appended_positions", "Positions appended to contexts.")
+        self._positions = counter("appended_positions", "Positions appended to draft KV caches.")
         self._refused = counter(
             "refused_sequences",
             "Sequences refused within a step, by reason; the verifier repairs each of them.",
@@ -36,9 +36,9 @@ class DrafterMetrics:
             ["version", "method", "fingerprint", "target"],
             registry=registry,
         )
-        self.contexts = Gauge(
+        self.kv_cache_sequences = Gauge(
             "blockdraft_drafter_kv_cache_sequences",
-            "Sequences that hold a context slot.",
+            "Sequences that hold a slot of the draft KV cache.",
             registry=registry,
         )
         self._batch = Histogram(
@@ -67,7 +67,7 @@ class DrafterMetrics:
         self._batch.observe(len(request.sequences))
         starts = {sequence.sequence_id: sequence.context_start for sequence in request.sequences}
         drafts = response.drafts
-        self._positions.inc(sum(p.context_length - starts[p.sequence_id] for p in drafts))
+        self._positions.inc(sum(each.context_length - starts[each.sequence_id] for each in drafts))
         drafted = [len(draft.token_ids) for draft in drafts]
         self._tokens.inc(sum(drafted))
         self._drafts.inc(sum(count > 0 for count in drafted))

@@ -1,6 +1,6 @@
 """From the wire to features, checked before anything of a sequence is touched.
 
-What is checked is what protects the process, its contexts and other sequences.
+The checks protect the process, its draft KV cache and other sequences.
 """
 
 import itertools
@@ -68,7 +68,7 @@ class StepFeatures:
         if self._reason is not None and start != stop:
             raise _invalid(f"features: {self._reason}")
         rows = self._features[start:stop]
-        # One NaN in a context would spoil every later draft of its sequence.
+        # One NaN in the cache would spoil every later draft of its sequence.
         if not self._all_finite and not all_finite(rows):
             raise _invalid("features hold values that are not finite")
         return rows
@@ -81,11 +81,11 @@ def check_sequence(
 
     `expected_start` is its context length, 0 if it is unknown. Raises SequenceRefusedError.
     """
-    # The length comes first: a verifier out of step needs to hear that, whatever else is wrong.
+    # The length comes first: a verifier out of step needs that error, whatever else is wrong.
     if sequence.context_start != expected_start:
         raise SequenceRefusedError(
             drafter_pb2.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH,
-            f"context_start is {sequence.context_start}, but the context has"
+            f"context_start is {sequence.context_start}, but the draft KV cache has"
             f" {expected_start} positions",
         )
     rows = sequence.feature_rows
@@ -100,7 +100,7 @@ def check_sequence(
     tokens = sequence.token_ids
     if (tokens or spec.reads_tokens) and len(tokens) != rows:
         raise _invalid(f"{len(tokens)} token_ids for {rows} feature rows")
-    # They may be recorded, to learn from.
+    # They may become part of a training sample.
     if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
         raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
     length = expected_start + rows

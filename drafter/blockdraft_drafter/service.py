@@ -1,4 +1,4 @@
-"""The gRPC face of the drafter."""
+"""The gRPC service of the drafter."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ _PIECE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoadedMethod:
-    """A draft method that is ready to serve, and its context slots."""
+    """A draft method that is ready to serve, and the slots of its draft KV cache."""
 
     method: DraftMethod
     pool: SlotPool
@@ -91,11 +91,11 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         projection = loaded.method.spec.projection
         self._projection = None if projection is None else describe_projection(projection)
         self._loaded = loaded
-        self._metrics.contexts.set_function(lambda: loaded.pool.used)
+        self._metrics.kv_cache_sequences.set_function(lambda: loaded.pool.used)
         self.show_build()
 
     def show_build(self) -> None:
-        """Publish what drafts now."""
+        """Publish which weights draft now."""
         if self._loaded is None:
             return
         spec, target = self._loaded.method.spec, self._loaded.target_fingerprint
@@ -205,7 +205,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
                 raise ServiceError(
                     grpc.StatusCode.UNAVAILABLE,
                     "DRAFT_CACHE_LOST",
-                    "the device step failed and all contexts are lost; open a new stream",
+                    "the device step failed and the draft KV cache is lost; open a new stream",
                 ) from error
             self._metrics.observe(request, response)
             yield response
@@ -257,7 +257,7 @@ def _draining_error() -> ServiceError:
 
 
 def describe_projection(projection: "FeatureProjection") -> drafter_pb2.FeatureProjection:
-    """Return what the handshake says of a projection whose arrays are on the host."""
+    """Describe a projection, whose arrays are on the host, for the handshake."""
     return drafter_pb2.FeatureProjection(
         input_width=projection.input_width,
         dtype=data_type(projection.weight.dtype),

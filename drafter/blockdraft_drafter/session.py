@@ -1,7 +1,8 @@
 """One Draft stream: the protocol between a verifier and a draft method, without gRPC.
 
-Keeps the invariant that must never break: a context's length here equals the verifier's
-committed length. Whatever does not fit is refused for that sequence alone and touches nothing.
+Keeps the invariant that must never break: the length of a sequence's draft KV cache here equals the
+verifier's committed length. A request that does not fit is refused for its sequence alone and
+touches nothing.
 All of it is host bookkeeping on the event loop, without jax and without locks.
 """
 
@@ -12,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import ContextRow, DraftCacheLostError, DraftMethod
+from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, DraftRow
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
@@ -21,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 class SlotPool:
-    """Hands out the slots of the context buffer, each to one owner at a time, of any stream."""
+    """Hands out the slots of the draft KV cache, each to one owner at a time, of any stream."""
 
     def __init__(self, size: int) -> None:
         """Make `size` free slots."""
         if size < 1:
             raise ValueError(f"a slot pool needs at least 1 slot, got {size}")
         self.size = size
-        # Rises whenever the buffer's contents were lost: a context is only good in the generation
-        # in which it was begun. Owners keep their slots until they release them.
+        # Rises whenever the cache's contents were lost: a sequence's part is only good in the
+        # generation in which it was begun. Owners keep their slots until they release them.
         self.generation = 0
         # A stack whose top is the lowest slot: small batches stay in the same few slots.
         self._free = list(reversed(range(size)))
@@ -40,11 +41,11 @@ class SlotPool:
         return self.size - len(self._free)
 
     def acquire(self) -> int | None:
-        """Return a slot that nobody owns, now the caller's, or None when there is none."""
+        """Return a free slot, which is the caller's now, or None when there is none."""
         return self._free.pop() if self._free else None
 
     def release(self, slot: int) -> None:
-        """Take back a slot; raises ValueError if nobody owns it."""
+        """Take back a slot; raises ValueError if it is free."""
         if slot in self._free:
             raise ValueError(f"slot {slot} is not in use")
         self._free.append(slot)
@@ -61,8 +62,8 @@ class StepOutOfOrderError(Exception):
 
 
 @dataclass(slots=True)
-class _Context:
-    """One sequence's context: its slot, its committed positions, and for logs whose it is."""
+class _DraftCache:
+    """The draft KV cache of one sequence: slot, committed positions, and the request for logs."""
 
     slot: int
     length: int
@@ -79,7 +80,7 @@ class Session:
         shared: mmap.mmap | None = None,
         learner: StreamLearner | None = None,
     ) -> None:
-        """Start before step 1, with no context.
+        """Start before step 1, with no sequence.
 
         Method and pool are shared by the streams of the process; in `shared` memory the verifier
         may leave features.
@@ -88,23 +89,23 @@ class Session:
         self._shared = shared
         self._method = method
         self._pool = pool
-        self._contexts: dict[int, _Context] = {}
+        self._caches: dict[int, _DraftCache] = {}
         self._generation = pool.generation
         self._last_step_id = 0
 
     def state(self) -> dict[str, object]:
-        """Return the stream's contexts, as values that JSON can hold."""
+        """Return the stream's draft KV caches, as values that JSON can hold."""
         return {
             "steps": self._last_step_id,
             "shares_memory": self._shared is not None,
-            "contexts": [
+            "draft_caches": [
                 {"sequence": sequence_id, "tokens": each.length, "request_id": each.request_id}
-                for sequence_id, each in self._contexts.items()
+                for sequence_id, each in self._caches.items()
             ],
         }
 
     def step(self, request: drafter_pb2.DraftRequest) -> drafter_pb2.DraftResponse:
-        """Serve the next request of the stream, and tell the time of the method's step and of all.
+        """Serve the next request of the stream, and time the method's step and the whole.
 
         After StepOutOfOrderError or DraftCacheLostError the stream must end.
         """
@@ -130,12 +131,12 @@ class Session:
             self._pool.generation += 1
             raise
         computed = time.perf_counter()
-        for (sequence, context, row), draft in zip(accepted, drafts, strict=True):
-            context.length += row.features.shape[0]
+        for (sequence, cache, row), draft in zip(accepted, drafts, strict=True):
+            cache.length += row.features.shape[0]
             # Filled in where it is: a message put into another one is copied.
             response.drafts.add(
                 sequence_id=sequence.sequence_id,
-                context_length=context.length,
+                context_length=cache.length,
                 token_ids=draft.token_ids,
             )
             if self._learner is not None:
@@ -153,28 +154,28 @@ class Session:
             self._learner.close()
 
     def _release_all(self) -> None:
-        for sequence_id in list(self._contexts):
+        for sequence_id in list(self._caches):
             self._release(sequence_id)
 
     def _release(self, sequence_id: int) -> None:
-        """Drop a sequence's context; an unknown sequence has none to drop."""
-        context = self._contexts.pop(sequence_id, None)
-        if context is not None:
-            self._pool.release(context.slot)
+        """Drop a sequence's draft KV cache; an unknown sequence has none to drop."""
+        cache = self._caches.pop(sequence_id, None)
+        if cache is not None:
+            self._pool.release(cache.slot)
 
     def _admit(
         self, request: drafter_pb2.DraftRequest, response: drafter_pb2.DraftResponse
-    ) -> list[tuple[drafter_pb2.SequenceDraft, _Context, ContextRow]]:
+    ) -> list[tuple[drafter_pb2.SequenceDraft, _DraftCache, DraftRow]]:
         """Return the sequences that can be served; add an error to `response` for each other."""
         occurrences = Counter(sequence.sequence_id for sequence in request.sequences)
         refused: set[int] = set()
-        accepted: list[tuple[drafter_pb2.SequenceDraft, _Context, ContextRow]] = []
+        accepted: list[tuple[drafter_pb2.SequenceDraft, _DraftCache, DraftRow]] = []
         features = StepFeatures(request, self._method.spec, self._shared)
         for index, sequence in enumerate(request.sequences):
             sequence_id = sequence.sequence_id
             if sequence_id in refused:
                 continue
-            known = self._contexts.get(sequence_id)
+            known = self._caches.get(sequence_id)
             length = 0 if known is None else known.length
             try:
                 if occurrences[sequence_id] > 1:
@@ -184,7 +185,7 @@ class Session:
                     )
                 check_sequence(sequence, length, self._method.spec)
                 rows = features.of(index)
-                context = known or self._begin(sequence)
+                cache = known or self._begin(sequence)
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
                 logger.debug(
@@ -200,8 +201,8 @@ class Session:
                     message=str(error),
                 )
                 continue
-            row = ContextRow(
-                slot=context.slot,
+            row = DraftRow(
+                slot=cache.slot,
                 context_length=length,
                 features=rows,
                 anchor_token_id=sequence.anchor_token_id,
@@ -210,28 +211,28 @@ class Session:
                 sampling=_sampling(sequence),
                 least_chance=sequence.least_chance,
             )
-            accepted.append((sequence, context, row))
+            accepted.append((sequence, cache, row))
         return accepted
 
-    def _begin(self, sequence: drafter_pb2.SequenceDraft) -> _Context:
+    def _begin(self, sequence: drafter_pb2.SequenceDraft) -> _DraftCache:
         """Give a sequence a slot."""
         slot = self._pool.acquire()
         if slot is None:
             raise SequenceRefusedError(
                 drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
-                f"all {self._pool.size} context slots are in use",
+                f"all {self._pool.size} slots of the draft KV cache are in use",
             )
-        context = _Context(slot, 0, sequence.request_id)
-        self._contexts[sequence.sequence_id] = context
-        return context
+        cache = _DraftCache(slot, 0, sequence.request_id)
+        self._caches[sequence.sequence_id] = cache
+        return cache
 
 
 def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
-    """Return how the target will choose a sequence's tokens; greedily if nothing is said.
+    """Return how the target will choose a sequence's tokens; greedily if the request is silent.
 
-    The verifier has checked it, and senseless values spoil nobody's drafts but its own.
+    The verifier has checked it, and senseless values spoil no drafts but its own.
     """
     if not sequence.HasField("sampling"):
         return GREEDY
-    told = sequence.sampling
-    return Sampling(told.temperature, told.top_k, told.top_p, told.min_p, told.seed)
+    sent = sequence.sampling
+    return Sampling(sent.temperature, sent.top_k, sent.top_p, sent.min_p, sent.seed)

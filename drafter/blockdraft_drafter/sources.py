@@ -1,6 +1,6 @@
 """Which drafters there are, and where one comes from: a folder, the hub, this package, or chance.
 
-Another draft method needs a folder like `dflash` and a place in `METHODS`.
+Another draft method needs a folder like `dflash` and an entry in `METHODS`.
 """
 
 import logging

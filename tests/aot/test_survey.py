@@ -12,7 +12,7 @@ def compiled(temporaries: int, results: int, code: int) -> Compiled:
 
 
 def test_programs_share_temporaries_but_not_code() -> None:
-    memory = Memory(1000, weights=400, context=100).with_programs(
+    memory = Memory(1000, weights=400, kv_cache=100).with_programs(
         [compiled(50, 3, 10), compiled(70, 2, 11)]
     )
     assert memory == Memory(1000, 400, 100, temporaries=70, results=3, code=21)
@@ -21,7 +21,7 @@ def test_programs_share_temporaries_but_not_code() -> None:
 
 @pytest.mark.parametrize(("usable", "pages"), [(1000, 6), (1099, 6), (1100, 7)])
 def test_pages_take_what_is_left(usable: int, pages: int) -> None:
-    memory = Memory(usable, weights=300, context=0, temporaries=60, results=30, code=10)
+    memory = Memory(usable, weights=300, kv_cache=0, temporaries=60, results=30, code=10)
     assert pages_that_fit(memory, page_bytes=100, needed=6) == pages
 
 
@@ -36,9 +36,9 @@ def test_less_than_one_sequence_does_not_fit() -> None:
 
 
 def test_a_drafter_fits_to_the_byte() -> None:
-    check_drafter(Memory(100, weights=20, context=60, temporaries=10, results=5, code=5))
-    with pytest.raises(DoesNotFitError, match=r"the drafter does not fit.*context take"):
-        check_drafter(Memory(99, weights=20, context=60, temporaries=10, results=5, code=5))
+    check_drafter(Memory(100, weights=20, kv_cache=60, temporaries=10, results=5, code=5))
+    with pytest.raises(DoesNotFitError, match=r"the drafter does not fit.*kv_cache take"):
+        check_drafter(Memory(99, weights=20, kv_cache=60, temporaries=10, results=5, code=5))
 
 
 def test_batches_at_lengths_that_halve() -> None:

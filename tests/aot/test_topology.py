@@ -1,4 +1,4 @@
-"""Names of topologies that lead to no chips, and which chips are whose."""
+"""Names of topologies that lead to no chips, and which chips each process gets."""
 
 import sys
 from pathlib import Path

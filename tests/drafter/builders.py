@@ -15,7 +15,7 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.checkpoint import build, fingerprint, published_arrays, save_drafter
 from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
-from blockdraft_drafter.compiled.programs import Room
+from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
@@ -127,8 +127,8 @@ def target_parts(seed: int = 1, *, tied: bool = True) -> EmbeddingAndHead:
     )
 
 
-def room(**overrides: Any) -> Room:
-    """Room for 4 sequences of 300 positions, with float32 features."""
+def capacity(**overrides: Any) -> Capacity:
+    """Capacity for 4 sequences of 300 positions, with float32 features."""
     settings: dict[str, Any] = {
         "max_sequences": 4,
         "max_context_tokens": 300,
@@ -136,11 +136,11 @@ def room(**overrides: Any) -> Room:
         "feature_dtype": np.dtype(np.float32),
         "projected": False,
     }
-    return Room(**{**settings, **overrides})
+    return Capacity(**{**settings, **overrides})
 
 
 def measure_nothing(method: CompiledMethod) -> None:
-    """Take the place of `warm_up`: compiled is only what is drafted with."""
+    """Replace `warm_up`: only what is drafted with is compiled."""
     method.step_seconds = (0.001, 0.001, 0.001)
 
 
@@ -150,5 +150,5 @@ def make_method(
     on_recompilation: Callable[[], None] = lambda: None,
     **overrides: Any,
 ) -> CompiledMethod:
-    """A method with that room, but for `overrides`."""
-    return CompiledMethod(drafter, target, room(**overrides), on_recompilation)
+    """A method with that capacity, but for `overrides`."""
+    return CompiledMethod(drafter, target, capacity(**overrides), on_recompilation)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import ContextRow, Draft, DraftCacheLostError, MethodSpec
+from blockdraft_drafter.method import Draft, DraftCacheLostError, DraftRow, MethodSpec
 
 SPEC = MethodSpec(
     name="fake",
@@ -38,14 +38,14 @@ class FakeMethod:
         self.step_seconds: Sequence[float] = (0.001, 0.002, 0.003)
         self.shortest_step_seconds: Sequence[float] = (0.0005, 0.001, 0.0015)
         self.steps = 0
-        self.last_rows: Sequence[ContextRow] = ()
+        self.last_rows: Sequence[DraftRow] = ()
         self.fail_next = False
         self._slots = np.zeros((SPEC.max_sequences, SPEC.max_context_tokens, SPEC.feature_width))
 
     def warm_up(self) -> None:
         pass
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         self.steps += 1
         self.last_rows = rows
         if self.fail_next:

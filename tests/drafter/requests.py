@@ -56,6 +56,6 @@ def whole_features(rows: int, width: int = 3, seed: int = 0) -> NDArray[np.float
 
 
 def context_lengths(session: Session) -> dict[int, int]:
-    """Committed positions of every sequence that has a context."""
+    """Committed positions of every sequence that has a draft KV cache."""
     state: Any = session.state()
-    return {each["sequence"]: each["tokens"] for each in state["contexts"]}
+    return {each["sequence"]: each["tokens"] for each in state["draft_caches"]}

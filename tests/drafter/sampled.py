@@ -1,4 +1,4 @@
-"""What a drafter drafts for a sampled sequence, in float64 NumPy; the noise alone is shared."""
+"""What a drafter drafts for a sampled sequence, in float64 NumPy; only Gumbel noise is shared."""
 
 import random
 
@@ -63,6 +63,6 @@ def reference_scores(
 
 
 def log_chance(scores: NDArray[np.float64], sampling: Sampling) -> float:
-    """Return the logarithm of the greatest score's softmax, to a power where there is noise."""
+    """Return the logarithm of the greatest score's softmax, to a power with Gumbel noise."""
     power = NOISY_ODDS if sampling.temperature > 0 else 1.0
     return float(-power * np.log(np.exp(scores - scores.max()).sum()))

@@ -70,7 +70,7 @@ def used(registry: CollectorRegistry) -> float | None:
 
 
 async def all_free(registry: CollectorRegistry) -> None:
-    """Wait until no context holds a slot."""
+    """Wait until no sequence holds a slot."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while used(registry):
             await asyncio.sleep(0.01)
@@ -102,18 +102,18 @@ def describing(fingerprint: str) -> drafter_pb2.DrafterServiceDescribeRequest:
 
 
 async def test_describe(stub: Any, target: Path) -> None:
-    answer = await stub.Describe(describing(load_checkpoint_config(target).fingerprint))
-    assert answer.method == "dflash"
-    assert answer.block_size == 4
-    assert list(answer.target_layer_ids) == [1, 2]
-    assert answer.feature_width == 2 * 32
-    assert answer.feature_dtype == drafter_pb2.DATA_TYPE_BFLOAT16
-    limits = (answer.max_sequences, answer.max_context_tokens, answer.max_feature_rows)
+    response = await stub.Describe(describing(load_checkpoint_config(target).fingerprint))
+    assert response.method == "dflash"
+    assert response.block_size == 4
+    assert list(response.target_layer_ids) == [1, 2]
+    assert response.feature_width == 2 * 32
+    assert response.feature_dtype == drafter_pb2.DATA_TYPE_BFLOAT16
+    limits = (response.max_sequences, response.max_context_tokens, response.max_feature_rows)
     assert limits == (2, 64, 8)
-    assert len(answer.fingerprint) == 16
-    assert not answer.trained
-    assert len(answer.step_seconds) == 2
-    assert not answer.shortest_step_seconds
+    assert len(response.fingerprint) == 16
+    assert not response.trained
+    assert len(response.step_seconds) == 2
+    assert not response.shortest_step_seconds
 
 
 async def test_a_drafter_of_raw_features_has_no_projection(stub: Any) -> None:
@@ -133,19 +133,19 @@ async def test_the_projection_can_be_fetched(
         grpc.aio.insecure_channel(address) as channel,
     ):
         stub: Any = drafter_pb2_grpc.DrafterServiceStub(channel)
-        answer = await stub.Describe(describing(fingerprint))
-        said = answer.projection
-        assert (answer.feature_width, said.input_width) == (32, 64)
-        assert said.dtype == drafter_pb2.DATA_TYPE_FLOAT32
-        asked = drafter_pb2.FetchProjectionRequest(fingerprint=said.fingerprint)
+        response = await stub.Describe(describing(fingerprint))
+        described = response.projection
+        assert (response.feature_width, described.input_width) == (32, 64)
+        assert described.dtype == drafter_pb2.DATA_TYPE_FLOAT32
+        asked = drafter_pb2.FetchProjectionRequest(fingerprint=described.fingerprint)
         pieces = [piece.data async for piece in stub.FetchProjection(asked)]
         assert max(map(len, pieces)) <= 1000
         elements = np.frombuffer(b"".join(pieces), np.float32)
         projection = FeatureProjection(
-            elements[: 32 * 64].reshape(32, 64), elements[32 * 64 :], said.norm_epsilon
+            elements[: 32 * 64].reshape(32, 64), elements[32 * 64 :], described.norm_epsilon
         )
         assert projection.scale.shape == (32,)
-        assert projection.fingerprint() == said.fingerprint
+        assert projection.fingerprint() == described.fingerprint
         asked.fingerprint = "0" * 16
         await refusal(stub.FetchProjection(asked).read(), "PROJECTION_MISMATCH")
         # Features are refused that have not been through it.
@@ -330,8 +330,8 @@ async def test_draining_ends_the_stream_at_once(target: Path, tmp_path: Path) ->
 async def test_health_names_the_service(address: str) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
-        answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        response = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+    assert response.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_a_drafter_that_cannot_draft_any_more_ends(

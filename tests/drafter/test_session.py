@@ -34,12 +34,12 @@ def test_repeated_features_are_refused_and_repaired(session: Session) -> None:
     (error,) = response.sequence_errors
     assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH
     assert error.expected_context_start == 4
-    assert error.message == "context_start is 0, but the context has 4 positions"
+    assert error.message == "context_start is 0, but the draft KV cache has 4 positions"
     response = session.step(draft_request(3, [sequence_draft(7, 4, features[4:])]))
     assert tuple(response.drafts[0].token_ids) == digest(features, 1, 3)
 
 
-def test_contexts_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
+def test_caches_lost_in_a_step_of_another_stream_are_begun_anew() -> None:
     method, pool = FakeMethod(), SlotPool(SPEC.max_sequences)
     first, second = Session(method, pool), Session(method, pool)
     features = whole_features(2)
@@ -96,7 +96,7 @@ def test_a_huge_shape_is_refused_without_being_allocated(session: Session) -> No
 
 
 @pytest.mark.parametrize("counts", [(1, 2, 0), (3, 2, 0), (4, -1, 0), (-1, 4, 0)])
-def test_features_that_cannot_be_divided_are_nobodys(
+def test_features_that_cannot_be_divided_are_refused(
     session: Session, counts: tuple[int, ...]
 ) -> None:
     parts = [sequence_draft(i, 0, whole_features(rows)) for i, rows in enumerate((2, 2, 0))]
@@ -186,7 +186,7 @@ class TestSharedMemory:
             request = draft_request(step_id, [sequence_draft(7, start, new)])
             request.features.CopyFrom(self.placed(memory, 64, new))
             (draft,) = session.step(request).drafts
-            # The memory is the verifier's again, who writes to it.
+            # The memory is the verifier's again, which writes to it.
             memory[:] = b"\xff" * len(memory)
         assert tuple(draft.token_ids) == digest(features, 1, 3)
 

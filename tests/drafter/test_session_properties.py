@@ -135,7 +135,7 @@ class Streams(RuleBasedStateMachine):
             spoil_step(request, step_fault)
         response = self.sessions[stream].step(request)
         assert response.step_id == self.steps[stream]
-        assert {p.sequence_id: tuple(p.token_ids) for p in response.drafts} == expected
+        assert {each.sequence_id: tuple(each.token_ids) for each in response.drafts} == expected
         assert len(response.drafts) == len(expected)
         for draft in response.drafts:
             assert draft.context_length == len(model[draft.sequence_id])
@@ -172,7 +172,7 @@ class Streams(RuleBasedStateMachine):
         with pytest.raises(DraftCacheLostError):
             self.sessions[stream].step(draft_request(self.steps[stream], [message]))
         self.end_and_reopen(stream)
-        # The other stream goes on, and has to hear that its contexts are gone as well.
+        # The other stream goes on, and has to learn that its draft KV caches are gone as well.
         other = 1 - stream
         lost, self.models[other] = self.models[other], {}
         self.steps[other] += 1

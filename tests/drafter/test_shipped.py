@@ -19,7 +19,7 @@ from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_drafter.learning.start import begin_learning
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import DraftRow
 from blockdraft_drafter.sources import (
     SHIPPED,
     NoDrafterError,
@@ -33,8 +33,8 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 
 TARGET = "smollm2-135m"
-# A greedy answer of the target that was held out of training; token ids.
-ANSWER = Path(__file__).parent / "held_out_answer.json"
+# A greedy completion of the target that was held out of training; token ids.
+COMPLETION = Path(__file__).parent / "held_out_completion.json"
 
 
 @pytest.mark.parametrize(("name", "most_bytes"), [("dflash", 30e6), ("eagle3", 15e6)])
@@ -56,10 +56,10 @@ def target() -> tuple[Decoder, Checkpoint]:
 
 @pytest.fixture(scope="module")
 def outputs(target: tuple[Decoder, Checkpoint]) -> np.ndarray:
-    """What every layer says of every token of the answer: [tokens, layers, hidden]."""
+    """The outputs of every layer at every token of the completion: [tokens, layers, hidden]."""
     decoder, _ = target
-    answer = json.loads(ANSWER.read_text())
-    tokens = np.array(answer["prompt"] + answer["response"])
+    held_out = json.loads(COMPLETION.read_text())
+    tokens = np.array(held_out["prompt"] + held_out["response"])
     _, output = run_dense(decoder, tokens[None], tuple(range(decoder.config.num_layers)))
     return np.asarray(output.captured).reshape(len(tokens), decoder.config.num_layers, -1)
 
@@ -86,19 +86,19 @@ def test_they_draft_what_their_target_says(
     assert loaded.target_fingerprint == checkpoint.fingerprint
     spec = loaded.method.spec
     assert (spec.name, spec.trained) == (method, True)
-    answer = json.loads(ANSWER.read_text())
-    tokens = np.array(answer["prompt"] + answer["response"])
+    held_out = json.loads(COMPLETION.read_text())
+    tokens = np.array(held_out["prompt"] + held_out["response"])
     taken = outputs[:, list(spec.target_layer_ids)].reshape(len(tokens), -1)
     captured = jnp.asarray(taken).astype(jnp.bfloat16)
     assert spec.projection is not None
     captured = jax.device_put(spec.projection)(captured)
     features = np.asarray(captured).astype(ml_dtypes.bfloat16)
-    known, anchor, gained = 0, len(answer["prompt"]), []
+    known, anchor, gained = 0, len(held_out["prompt"]), []
     drafted = spec.block_size - 1
     while anchor + drafted < len(tokens):
         new = features[known:anchor]
         ids = tuple(tokens[known:anchor].tolist())
-        [draft] = loaded.method.step([ContextRow(0, known, new, int(tokens[anchor]), drafted, ids)])
+        [draft] = loaded.method.step([DraftRow(0, known, new, int(tokens[anchor]), drafted, ids)])
         right = np.array(draft.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]
         known, anchor = anchor, anchor + 1 + int(np.cumprod(right).sum())
         gained.append(anchor - known)

@@ -16,18 +16,18 @@ from blockdraft_drafter.compiled import attention
 from blockdraft_drafter.compiled.buffer import HeadSharding
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.kernel import attend_in_kernel
-from blockdraft_drafter.compiled.programs import Room
+from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
-from blockdraft_drafter.method import ContextRow, Draft
+from blockdraft_drafter.method import Draft, DraftRow
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
-ROOM = Room(2, 200, 32, np.dtype(np.float32), projected=False)
+CAPACITY = Capacity(2, 200, 32, np.dtype(np.float32), projected=False)
 
 # Devices, query heads, KV heads, and the axes that then divide each of the two.
 SPLITS = {
@@ -67,14 +67,14 @@ def dflash(target: DecoderConfig, placement: Placement | None) -> CompiledMethod
         sliding_window=40,
     )
     drafter = Drafter(DFLASH, DFlash(config, rngs=nnx.Rngs(0)), "0" * 16)
-    return CompiledMethod(drafter, target_parts(target), ROOM, placement=placement)
+    return CompiledMethod(drafter, target_parts(target), CAPACITY, placement=placement)
 
 
 def eagle3(target: DecoderConfig, placement: Placement | None) -> CompiledMethod:
     config = replace(Eagle3Config.default_for(target, block_size=4), draft_vocab_size=60)
     draft_ids = np.random.default_rng(0).permutation(target.vocab_size)[:60].astype(np.int32)
     drafter = Drafter(EAGLE3, Eagle3(config, rngs=nnx.Rngs(0)), "0" * 16, np.sort(draft_ids))
-    return CompiledMethod(drafter, target_parts(target), ROOM, placement=placement)
+    return CompiledMethod(drafter, target_parts(target), CAPACITY, placement=placement)
 
 
 METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] = {
@@ -94,7 +94,7 @@ def drafts(method: CompiledMethod) -> list[Draft]:
             features = rng.standard_normal((count, method.spec.feature_width)).astype(np.float32)
             tokens = tuple(rng.integers(0, 72, count).tolist())
             wanted = 3 if len(rows) == 2 else 0
-            batch.append(ContextRow(slot, sent[slot], features, 7 + slot, wanted, tokens))
+            batch.append(DraftRow(slot, sent[slot], features, 7 + slot, wanted, tokens))
             sent[slot] += count
         drafts += method.step(batch)
     return drafts
@@ -111,7 +111,7 @@ def divided_and_alone(method: str, split: str) -> tuple[CompiledMethod, Compiled
 
 def compare(divided: CompiledMethod, method: CompiledMethod) -> None:
     alone = drafts(method)
-    assert len({draft.token_ids for draft in alone}) > 3, "drafts should depend on contexts"
+    assert len({draft.token_ids for draft in alone}) > 3, "drafts should depend on the context"
     for expected, found in zip(alone, drafts(divided), strict=True):
         assert found.token_ids == expected.token_ids
 
@@ -134,7 +134,7 @@ def test_everything_lies_where_it_should() -> None:
     layer = state["layers"][0]
     assert places(layer["attention"]["key"]) == {PartitionSpec("model", None)}
     assert places(layer["mlp"]["down"]) == {PartitionSpec(None, "model")}
-    assert places(method._context) == {PartitionSpec(None, "model", None, None)}
+    assert places(method._cache) == {PartitionSpec(None, "model", None, None)}
     assert {len(array.sharding.device_set) for array in jax.tree.leaves(method._weights)} == {2}
 
 
@@ -143,11 +143,11 @@ def test_what_does_not_divide_lies_whole() -> None:
     _, target, draft_ids = method._weights
     assert target.embedding.sharding.spec == PartitionSpec("model", None)
     # 60 tokens of the draft vocabulary among 8 devices.
-    assert places([target.head, draft_ids, method._context.latest]) <= {
+    assert places([target.head, draft_ids, method._cache.latest]) <= {
         PartitionSpec(),
         PartitionSpec(None, None),
     }
-    assert places(method._context.layer) == {PartitionSpec(None, None, None, None)}
+    assert places(method._cache.layer) == {PartitionSpec(None, None, None, None)}
 
 
 @pytest.mark.usefixtures("own_programs")
@@ -160,6 +160,6 @@ def test_kernel_drafts_as_on_one_device(
     monkeypatch.setattr(HeadSharding, "on_tpu", True)
     monkeypatch.setattr(attention, "attend_in_kernel", partial(attend_in_kernel, interpret=True))
     divided, alone = divided_and_alone(method, split)
-    widths = {array.shape[-1] for array in jax.tree.leaves(divided._context) if array.ndim == 4}
+    widths = {array.shape[-1] for array in jax.tree.leaves(divided._cache) if array.ndim == 4}
     assert widths == {128}
     compare(divided, alone)

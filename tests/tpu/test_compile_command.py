@@ -41,7 +41,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def survey(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     def survey(topology: str, drafter: str, *more: str) -> dict[str, Any]:
-        """Return what the command reports, after a look at what holds for both roles."""
+        """Return what the command reports, after checks of what holds for both roles."""
         arguments = ("--topology", topology, "--target", target, "--drafter", drafter, *LIMITS)
         assert main(["compile", *arguments, *more, "--ends-only", "--json"]) == 0
         report: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -79,19 +79,10 @@ def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
     survey("v5e:2x2", "eagle3", *FEW)
 
 
-def test_rows_are_as_long_as_what_prompt_lookup_drafts(
-    survey: Callable[..., dict[str, Any]],
-) -> None:
+def test_rows_are_as_long_as_prompt_lookups_drafts(survey: Callable[..., dict[str, Any]]) -> None:
     # Up to the longest verification.
-    prompt_lookup = (
-        "--prompt-lookup-block",
-        "8",
-        "--least-step-tokens",
-        "1",
-        "--max-step-tokens",
-        "32",
-    )
-    programs = survey("v5e:1x1", "none", *prompt_lookup)["roles"]["verifier"]["programs"]
+    sizes = ("--prompt-lookup-block=8", "--least-step-tokens=1", "--max-step-tokens=32")
+    programs = survey("v5e:1x1", "none", *sizes)["roles"]["verifier"]["programs"]
     verifications = [each for each in programs if each["kind"] == "verify"]
     assert [(each["rows"], each["tokens"]) for each in verifications] == [(1, 1), (4, 4 * 8)]
 

@@ -14,7 +14,7 @@ from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_drafter.compiled.definition import DraftConfig
-from blockdraft_drafter.compiled.programs import DraftPrograms, Kind, Room
+from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, Kind
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of
@@ -29,7 +29,7 @@ DFLASH = DFlashConfig.default_for(TARGET, block_size=16, num_layers=5, num_featu
 # Every step of a block is compiled as the one before it: three are enough.
 EAGLE3 = replace(Eagle3Config.default_for(TARGET, block_size=4), draft_vocab_size=32000)
 STEPS = EAGLE3.block_size - 1
-ROOM = Room(
+CAPACITY = Capacity(
     max_sequences=16,
     max_context_tokens=16384,
     max_feature_rows=256,
@@ -38,7 +38,7 @@ ROOM = Room(
 )
 # Embedding, and what finds the likeliest token of a divided vocabulary.
 AROUND_LAYERS = 4
-# What filters and finds the greatest under noise; in a branch that only sampled sequences take.
+# What filters and finds the greatest under Gumbel noise; in a branch for sampled sequences only.
 SAMPLING = 11
 
 
@@ -50,7 +50,7 @@ def chips() -> Topology:
 def programs(config: DraftConfig, chips: Topology, target: DecoderConfig = TARGET) -> DraftPrograms:
     placement = Placement(chips.mesh)
     return method_of(config).abstract_programs(
-        config, target, ROOM, dtype=jnp.bfloat16, placement=placement
+        config, target, CAPACITY, dtype=jnp.bfloat16, placement=placement
     )
 
 
@@ -64,8 +64,8 @@ def compiled(programs: DraftPrograms, kind: Kind, size: int, chips: Topology) ->
 
 
 def _parts(programs: DraftPrograms) -> list[int]:
-    """Bytes on one device of each array of keys or values in the context buffer."""
-    leaves: list[Any] = jax.tree.leaves(programs.context())
+    """Bytes on one device of each array of keys or values in the draft KV cache."""
+    leaves: list[Any] = jax.tree.leaves(programs.cache())
     return [
         int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
         for leaf in leaves

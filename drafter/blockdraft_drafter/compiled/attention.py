@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_drafter.compiled.buffer import (
     CHUNK,
-    ContextView,
+    CacheView,
     HeadSharding,
     Keys,
-    LayerContext,
+    LayerKV,
     widened,
 )
 from blockdraft_drafter.compiled.kernel import attend_in_kernel
@@ -27,10 +27,10 @@ from blockdraft_drafter.compiled.kernel import attend_in_kernel
 class BlockAttend:
     """One layer's attention of a batch of blocks; an `Attend` of `blockdraft_models`."""
 
-    slots: Int[Array, " blocks"]  # context slot of each block; any in padding
+    slots: Int[Array, " blocks"]  # cache slot of each block; any in padding
     lengths: Int[Array, " blocks"]  # committed positions of each slot; 0 for padding
     block_size: int
-    window: int | None  # like what follows as for `attend`
+    window: int | None  # this and the next two are as for `attend`
     is_causal: bool
     sharding: HeadSharding | None = None
 
@@ -39,10 +39,10 @@ class BlockAttend:
         q: Float[Array, "tokens heads head_dim"],
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
-        cache: LayerContext,
+        cache: LayerKV,
         /,
-    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerContext]:
-        """Attend; `cache` is the layer's context, read and returned as it was."""
+    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
+        """Attend; `cache` is the layer's draft KV cache, read and returned as it was."""
 
         def blocks(
             array: Float[Array, "tokens any_heads head_dim"],
@@ -52,7 +52,7 @@ class BlockAttend:
         attended = attend(
             blocks(q),
             (blocks(k), blocks(v)),
-            ContextView(cache, self.slots, self.lengths),
+            CacheView(cache, self.slots, self.lengths),
             window=self.window,
             is_causal=self.is_causal,
             sharding=self.sharding,
@@ -65,11 +65,11 @@ class ChainAttend:
     """Attention of one more entry per sequence over its context and the entries drafted before.
 
     An `Attend` of `blockdraft_models`, whose cache are the keys and values of the drafted
-    entries, each [blocks, entries, kv_heads, head_dim], or None before the first: nothing of them
-    is stored in the context, since the next draft starts from what the target said.
+    entries, each [blocks, entries, kv_heads, head_dim], or None before the first: they are not
+    stored in the draft KV cache, since the next draft starts from the target's own tokens.
     """
 
-    context: ContextView
+    context: CacheView
     sharding: HeadSharding | None = None
 
     def __call__(
@@ -97,7 +97,7 @@ class ChainAttend:
 def attend(
     q: Float[Array, "blocks queries heads head_dim"],
     own: Keys,
-    context: ContextView,
+    context: CacheView,
     *,
     window: int | None,
     is_causal: bool,
@@ -112,9 +112,7 @@ def attend(
     group, head_dim = q.shape[2] // own[0].shape[2], q.shape[3]
     run = attend_in_kernel if sharding is not None and sharding.on_tpu else attend_in_chunks
 
-    def attend_locally(
-        q: Array, own: Keys, layer: LayerContext, slots: Array, lengths: Array
-    ) -> Array:
+    def attend_locally(q: Array, own: Keys, layer: LayerKV, slots: Array, lengths: Array) -> Array:
         """Attend with the heads of one device."""
         first_kv_head: int | Array = 0
         if sharding is not None and sharding.query_axis != sharding.kv_axis:
@@ -132,7 +130,7 @@ def attend(
         attended = run(
             widened(grouped.transpose(0, 2, 1, 3, 4), width),
             (keys, values),
-            ContextView(layer, slots, lengths, first_kv_head),
+            CacheView(layer, slots, lengths, first_kv_head),
             window=window,
             is_causal=is_causal,
         )
@@ -146,7 +144,7 @@ def attend(
     on_mesh = jax.shard_map(
         attend_locally,
         mesh=sharding.mesh,
-        in_specs=(sharding.queries, sharding.own, sharding.context, whole, whole),
+        in_specs=(sharding.queries, sharding.own, sharding.cache, whole, whole),
         out_specs=sharding.queries,
         # A kernel does not say on which axes its result varies.
         check_vma=False,
@@ -158,7 +156,7 @@ def attend(
 def attend_in_chunks(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
     own: Keys,
-    context: ContextView,
+    context: CacheView,
     *,
     window: int | None,
     is_causal: bool,
@@ -252,7 +250,7 @@ def _attend_part(
 
 def _read(
     array: Float[Array, "slots layer_kv_heads capacity head_dim"],
-    context: ContextView,
+    context: CacheView,
     kv_heads: int,
     start: Int[Array, ""],
 ) -> Float[Array, "blocks kv_heads chunk head_dim"]:

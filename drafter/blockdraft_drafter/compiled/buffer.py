@@ -1,4 +1,4 @@
-"""The context buffer: every sequence's projected context, in static arrays on the device.
+"""The draft KV cache: keys and values of every sequence's context, in static arrays on the device.
 
 Lengths are counters kept by the host, never array shapes, so nothing is compiled again as contexts
 grow. Keys are stored normalized and rotated, values as projected.
@@ -17,7 +17,7 @@ from blockdraft_models.decoder.sharding import HEADS, KV_HEADS, Placement
 
 # One layer's keys and values, each [slots, kv_heads, capacity, head_dim]: what one head reads lies
 # side by side. A plain tuple is a pytree that can be donated whole.
-LayerContext = tuple[Array, Array]
+LayerKV = tuple[Array, Array]
 
 # Keys and values of the blocks themselves, which are never stored.
 Keys = tuple[Array, Array]
@@ -31,11 +31,11 @@ CHUNK = 128
 _TPU_LANES = 128
 
 
-class ContextView(NamedTuple):
-    """One layer's contexts of a batch."""
+class CacheView(NamedTuple):
+    """One layer's draft KV cache, and the part of it that a batch attends to."""
 
-    layer: LayerContext  # keys and values of every slot
-    slots: Int[Array, " blocks"]  # context slot of each block, [blocks]; any in padding
+    layer: LayerKV  # keys and values of every slot
+    slots: Int[Array, " blocks"]  # cache slot of each block, [blocks]; any in padding
     lengths: Int[Array, " blocks"]  # positions of each slot that exist, [blocks]; 0 in padding
     first_kv_head: int | Int[Array, ""] = 0  # the KV head of the layer that is attended to first
 
@@ -80,8 +80,8 @@ class HeadSharding:
         return PartitionSpec(None, None, self.kv_axis, None)
 
     @property
-    def context(self) -> PartitionSpec:
-        """Of keys and values in the context buffer, [slots, kv_heads, capacity, head_dim]."""
+    def cache(self) -> PartitionSpec:
+        """Of keys and values in the draft KV cache, [slots, kv_heads, capacity, head_dim]."""
         return PartitionSpec(None, self.kv_axis, None, None)
 
 
@@ -93,7 +93,7 @@ def shapes(
     dtype: DTypeLike,
     sharding: HeadSharding | None = None,
 ) -> list[Any]:
-    """Return shape, type and place of a buffer, one pair of `jax.ShapeDtypeStruct` per layer.
+    """Return shape, type and place of a cache, one pair of `jax.ShapeDtypeStruct` per layer.
 
     `capacity`, positions per slot, is rounded up to whole chunks. Without `sharding` it is for the
     default device.
@@ -104,7 +104,7 @@ def shapes(
     part = jax.ShapeDtypeStruct(
         (slots, config.num_kv_heads, _round_up(capacity, CHUNK), head_dim),
         dtype,
-        sharding=None if sharding is None else NamedSharding(sharding.mesh, sharding.context),
+        sharding=None if sharding is None else NamedSharding(sharding.mesh, sharding.cache),
     )
     return [(part, part) for _ in range(config.num_layers)]
 
@@ -117,14 +117,14 @@ def allocate(shapes: Any) -> Any:
 
 
 def write(
-    context: LayerContext,
+    cache: LayerKV,
     slots: Int[Array, " rows"],
     positions: Int[Array, " rows"],
     keys: Float[Array, "rows kv_heads head_dim"],
     values: Float[Array, "rows kv_heads head_dim"],
-) -> LayerContext:
-    """Store projected rows; those of padding name a slot beyond the last and are dropped."""
-    old_keys, old_values = context
+) -> LayerKV:
+    """Store projected rows; rows of padding name a slot beyond the last and are dropped."""
+    old_keys, old_values = cache
     _, kv_heads, _, width = old_keys.shape
     # One head of one position at a time. Given all heads of a position, XLA would turn the whole
     # buffer around on a TPU.
@@ -138,7 +138,7 @@ def write(
 def widened(
     array: Float[Array, "*rows head_dim"], head_dim: int
 ) -> Float[Array, "*rows wide_head_dim"]:
-    """Return heads with as many zeros behind them as the buffer's have."""
+    """Return heads padded with zeros to the width of the cache's."""
     missing = head_dim - array.shape[-1]
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing else array
 

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import DTypeLike
 
-from blockdraft_drafter.compiled.programs import DraftPrograms, DraftWeights, Room, whole
+from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, DraftWeights, whole
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.published_config import rope_scaling_to_hf
@@ -166,7 +166,7 @@ class MethodDefinition(Generic[Model]):
     config_type: type[DraftConfig]
     module: type[Model]
     programs: type[DraftPrograms]
-    reads_tokens: bool = False  # whether a context row must bring its tokens beside its features
+    reads_tokens: bool = False  # whether a row must bring its tokens beside its features
     # Whether a checkpoint may bring an embedding and a head of its own, to be used in place of the
     # target's.
     own_matrices: bool = False
@@ -177,9 +177,9 @@ class MethodDefinition(Generic[Model]):
         model: Model,
         matrices: EmbeddingAndHead,
         draft_ids: Any,
-        room: Room,
+        capacity: Capacity,
         *,
-        context_dtype: DTypeLike,
+        cache_dtype: DTypeLike,
         placement: Placement | None,
     ) -> DraftPrograms:
         """Return the programs of a drafter on a mesh or on the default device.
@@ -199,8 +199,8 @@ class MethodDefinition(Generic[Model]):
             decoder,
             config.block_size,
             config.feature_width,
-            room,
-            context_dtype,
+            capacity,
+            cache_dtype,
             weights,
             placement,
         )
@@ -209,15 +209,15 @@ class MethodDefinition(Generic[Model]):
         self,
         config: DraftConfig,
         target: DecoderConfig,
-        room: Room,
+        capacity: Capacity,
         *,
         dtype: DTypeLike,
         placement: Placement | None,
     ) -> DraftPrograms:
         """Return the programs of a drafter that is not there, from shapes only.
 
-        It uses the target's embedding and head; `dtype` is that of weights, activations and
-        contexts. The devices of `placement` may be those of a topology.
+        It uses the target's embedding and head; `dtype` is the type of weights, activations and
+        draft KV cache. The devices of `placement` may be those of a topology.
         """
         model = nnx.eval_shape(lambda: self.module(config, dtype=dtype, rngs=nnx.Rngs(0)))
         size, vocab, hidden = config.draft_vocab_size, target.vocab_size, target.hidden_size
@@ -228,7 +228,7 @@ class MethodDefinition(Generic[Model]):
         matrices = EmbeddingAndHead(embedding, head)
         draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)
         return self.programs_of(
-            model, matrices, draft_ids, room, context_dtype=dtype, placement=placement
+            model, matrices, draft_ids, capacity, cache_dtype=dtype, placement=placement
         )
 
 

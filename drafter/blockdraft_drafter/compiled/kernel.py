@@ -1,4 +1,4 @@
-"""Block attention as one Pallas TPU kernel: it reads what is seen of a context, once.
+"""Block attention as one Pallas TPU kernel: it reads the visible part of a context, once.
 
 What it computes is defined by `attention.attend_in_chunks`, the oracle of its tests.
 """
@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from blockdraft_drafter.compiled.buffer import CHUNK, ContextView, Keys
+from blockdraft_drafter.compiled.buffer import CHUNK, CacheView, Keys
 
 # Context positions per step of the grid, the first that divides the capacity. A step costs about
 # as much as reading this many keys, so shorter ones would be mostly overhead.
@@ -27,7 +27,7 @@ _OVER_LAST = (((1,), (1,)), ((), ()))
 def attend_in_kernel(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
     own: Keys,
-    context: ContextView,
+    context: CacheView,
     *,
     window: int | None,
     is_causal: bool,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import DraftRow
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 
 # A NumPy array where it is packed, a traced one inside the compiled step.
@@ -17,7 +17,7 @@ class PackedFeatures(NamedTuple):
     """Features of any number of sequences, one position after another; a pytree."""
 
     features: HostOrDevice  # [positions, feature_width]; zeros in padding
-    # Context slot of each, [positions]; out of range in padding, hence never written.
+    # Cache slot of each, [positions]; out of range in padding, hence never written.
     slots: HostOrDevice
     positions: HostOrDevice  # position of each in its sequence, [positions]
     # Token after each one's own, [positions]; 0 where they came without tokens.
@@ -27,7 +27,7 @@ class PackedFeatures(NamedTuple):
 class PackedBlocks(NamedTuple):
     """The blocks to draft; a pytree of jit arguments."""
 
-    slots: HostOrDevice  # context slot of each block, [blocks]
+    slots: HostOrDevice  # cache slot of each block, [blocks]
     # Committed positions once the step's features are appended; 0 in padding, [blocks].
     lengths: HostOrDevice
     anchors: HostOrDevice  # anchor of each block, [blocks]
@@ -38,7 +38,7 @@ class PackedBlocks(NamedTuple):
     sampling: SamplingArrays  # how the target will choose after each anchor; greedily in padding
 
 
-def flatten_features(rows: Sequence[ContextRow]) -> PackedFeatures:
+def flatten_features(rows: Sequence[DraftRow]) -> PackedFeatures:
     """Lay the features of all rows side by side, without padding."""
     counts = [row.features.shape[0] for row in rows]
     positions = [
@@ -53,7 +53,7 @@ def flatten_features(rows: Sequence[ContextRow]) -> PackedFeatures:
     )
 
 
-def _next_tokens(row: ContextRow) -> NDArray[np.int32]:
+def _next_tokens(row: DraftRow) -> NDArray[np.int32]:
     if not row.token_ids:
         return np.zeros(row.features.shape[0], np.int32)
     return np.array((*row.token_ids[1:], row.anchor_token_id), np.int32)
@@ -69,7 +69,7 @@ def split_features(flat: PackedFeatures, remainder: int, most: int) -> Iterator[
     yield PackedFeatures(*(array[start:] for array in flat))
 
 
-def pack_blocks(rows: Sequence[ContextRow], size: int) -> PackedBlocks:
+def pack_blocks(rows: Sequence[DraftRow], size: int) -> PackedBlocks:
     """Pad the blocks of the rows that draft to `size` with blocks that see no context."""
     padding = [0] * (size - len(rows))
     return PackedBlocks(

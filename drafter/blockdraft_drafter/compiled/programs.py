@@ -1,6 +1,6 @@
 """The programs of a draft method: what they compute, in few shapes, lowered from shapes alone.
 
-What serves and what is only compiled, for a TPU that is not there, are lowered by the same lines.
+A program that serves, and one that is only compiled for an absent TPU, have the same code.
 """
 
 from abc import ABC, abstractmethod
@@ -33,20 +33,20 @@ from blockdraft_models.weights.loading import EmbeddingAndHead
 Kind = Literal["append", "draft"]
 
 SHARPNESS = 1.3
-"""What the drafter's logits are multiplied by before the noise is added; measured."""
+"""What the drafter's logits are multiplied by before Gumbel noise is added; measured."""
 NOISY_ODDS = 1.5
-"""A token drafted with noise is right about as often as its softmax to this power; measured."""
+"""A token drafted with Gumbel noise is as often right as its softmax to this power; measured."""
 
 
 class Drafted(NamedTuple):
-    """What blocks became; a pytree."""
+    """The drafts of a batch of blocks; a pytree."""
 
     token_ids: Array  # Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids
     counts: Array  # Int[Array, "blocks"], how many of them were drafted; what follows means nothing
 
 
 class DraftWeights(NamedTuple):
-    """Everything a step reads besides contexts; a pytree of arrays or of their shapes."""
+    """Everything a step reads besides the cache; a pytree of arrays or of their shapes."""
 
     model: Any  # the drafter's state
     target: EmbeddingAndHead  # embedding, and the head over the draft vocabulary
@@ -54,7 +54,7 @@ class DraftWeights(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How much a method holds, as in `MethodSpec`, and whether features come projected."""
 
     max_sequences: int
@@ -72,15 +72,15 @@ class DraftPrograms(ABC):
     B * features_per_block features, all that verification can yield; an append-only program takes a
     power of two of features. That is one program per size of either, not one per pair.
 
-    The context is a pytree that only the method itself looks into.
+    The draft KV cache is a pytree that only the method itself looks into.
     """
 
     graph: nnx.GraphDef[Any]  # the drafter without its weights
     decoder: DecoderConfig  # its draft layers
     block_size: int  # tokens per block, the anchor included
     feature_width: int  # elements of one feature that is not projected
-    room: Room
-    dtype: DTypeLike  # of the contexts
+    capacity: Capacity
+    dtype: DTypeLike  # of the draft KV cache
     weights: DraftWeights  # shapes, types and places of the first argument of every program
     placement: Placement | None = None  # on a mesh; None for the default device
     # Whether a draft takes the longer, the more tokens are wanted of its blocks.
@@ -91,12 +91,12 @@ class DraftPrograms(ABC):
         """The division of the heads; None for one device."""
         return None if self.placement is None else HeadSharding.of(self.decoder, self.placement)
 
-    def layer_contexts(self) -> list[Any]:
+    def layer_caches(self) -> list[Any]:
         """Return shape, type and place of the keys and values of every draft layer."""
         return buffer.shapes(
             self.decoder,
-            slots=self.room.max_sequences,
-            capacity=self.room.max_context_tokens,
+            slots=self.capacity.max_sequences,
+            capacity=self.capacity.max_context_tokens,
             dtype=self.dtype,
             sharding=self.sharding,
         )
@@ -106,23 +106,23 @@ class DraftPrograms(ABC):
     ) -> Float[Array, "positions hidden"]:
         """Return projected features, in the drafter's element type."""
         features = jnp.asarray(new.features)
-        if self.room.projected:
+        if self.capacity.projected:
             return features.astype(projection.weight.dtype)
         return projection(features)
 
     @abstractmethod
-    def context(self) -> Any:
-        """Return shape, type and place of the context buffer of all slots."""
+    def cache(self) -> Any:
+        """Return shape, type and place of the draft KV cache, all slots."""
 
     @abstractmethod
-    def append(self, weights: DraftWeights, context: Any, new: PackedFeatures) -> Any:
-        """Return the buffer with new features added."""
+    def append(self, weights: DraftWeights, cache: Any, new: PackedFeatures) -> Any:
+        """Return the cache with new features added."""
 
     @abstractmethod
     def append_and_draft(
-        self, weights: DraftWeights, context: Any, new: PackedFeatures, blocks: PackedBlocks
+        self, weights: DraftWeights, cache: Any, new: PackedFeatures, blocks: PackedBlocks
     ) -> tuple[Any, Drafted]:
-        """Return the buffer with new features added, and drafts that see them."""
+        """Return the cache with new features added, and drafts that see them."""
 
     @property
     def features_per_block(self) -> int:
@@ -132,34 +132,34 @@ class DraftPrograms(ABC):
     @property
     def append_sizes(self) -> list[int]:
         """How many features append-only programs take, rising."""
-        most = max(self.room.max_feature_rows, self.features_per_block)
+        most = max(self.capacity.max_feature_rows, self.features_per_block)
         return _powers_of_two(self.features_per_block, most)
 
     @property
     def draft_sizes(self) -> list[int]:
         """The batch sizes of draft programs, rising."""
-        return _powers_of_two(1, self.room.max_sequences)
+        return _powers_of_two(1, self.capacity.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
         """Trace the program that appends `size` features, or drafts `size` blocks."""
-        context = self.context()
+        cache = self.cache()
         places = None
         if self.placement is not None:
-            # Otherwise the next step would get the buffer back in another place.
-            places = jax.tree.map(lambda part: part.sharding, context)
+            # Otherwise the next step would get the cache back in another place.
+            places = jax.tree.map(lambda part: part.sharding, cache)
         if kind == "append":
             append = jax.jit(self.append, donate_argnums=1, out_shardings=places)
-            return append.lower(self.weights, context, self._features(size))
+            return append.lower(self.weights, cache, self._features(size))
         if places is not None:
             # What was drafted is small: every device has all of it.
             places = (places, _everywhere(self.placement))
         draft = jax.jit(self.append_and_draft, donate_argnums=1, out_shardings=places)
         features = self._features(size * self.features_per_block)
-        return draft.lower(self.weights, context, features, self._blocks(size))
+        return draft.lower(self.weights, cache, features, self._blocks(size))
 
     def _features(self, count: int) -> PackedFeatures:
-        width = self.decoder.hidden_size if self.room.projected else self.feature_width
-        features = whole((count, width), self.room.feature_dtype, self.placement)
+        width = self.decoder.hidden_size if self.capacity.projected else self.feature_width
+        features = whole((count, width), self.capacity.feature_dtype, self.placement)
         return PackedFeatures(features, *[whole((count,), jnp.int32, self.placement)] * 3)
 
     def _blocks(self, count: int) -> PackedBlocks:
@@ -180,16 +180,16 @@ def draft_tokens(
 ) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
     """Return the token to draft at each position: the one the target will most likely choose.
 
-    The target takes its likeliest token, or samples: then it adds noise to its logits that follows
-    from the request's seed and the position alone, and takes the token with the greatest sum
-    (docs/adr/0003). A drafter that adds the same noise to logits like the target's finds the same
-    token more often than one that drafts its likeliest (docs/adr/0027).
+    The target takes its likeliest token, or samples: then it adds Gumbel noise to its logits, which
+    follows from the request's seed and the position alone, and takes the token with the greatest
+    sum (docs/adr/0003). With shared Gumbel noise, a drafter whose logits are like the target's
+    finds the same token more often than if it drafted its likeliest (docs/adr/0027).
 
     The larger `sharpness`, the more often the likeliest is drafted. Tokens are returned as target
     ids, with the logarithm of how likely the target chooses each. Of greedy sequences that is the
-    drafter's probability, which is as often right as it says. Where noise is added, it is the
-    softmax of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as
-    much as right ones.
+    drafter's probability, which is well calibrated. Where Gumbel noise is added, it is the softmax
+    of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as much as
+    right ones.
     """
     best, log_chance = _first_greatest(logits), _log_of_greatest(_centered(logits))
 
@@ -211,7 +211,7 @@ def draft_tokens(
             jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
         )
 
-    # Nobody pays for noise and filters while all are greedy.
+    # A batch of greedy sequences does not pay for Gumbel noise and filters.
     index, log_chance = jax.lax.cond(
         jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
     )

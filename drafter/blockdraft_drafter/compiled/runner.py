@@ -20,11 +20,11 @@ from blockdraft_drafter.compiled.packing import (
     pack_blocks,
     split_features,
 )
-from blockdraft_drafter.compiled.programs import Drafted, DraftWeights, Kind, Room
+from blockdraft_drafter.compiled.programs import Capacity, Drafted, DraftWeights, Kind
 from blockdraft_drafter.method import (
-    ContextRow,
     Draft,
     DraftCacheLostError,
+    DraftRow,
     MethodLostError,
     MethodSpec,
     all_finite,
@@ -42,7 +42,7 @@ _MEASURED_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class PreparedWeights:
-    """Weights that fit the compiled steps and are where these want them, and whose they are."""
+    """Weights that fit the compiled steps, on the devices, and the identity of their drafter."""
 
     weights: DraftWeights
     fingerprint: str
@@ -50,7 +50,7 @@ class PreparedWeights:
 
 
 class CompiledMethod:
-    """A loaded drafter with room for contexts; the `DraftMethod` of every method there is.
+    """A loaded drafter with its draft KV cache; the `DraftMethod` of every method there is.
 
     Features are flat, so a long prefill beside short appends is not padded to a rectangle. A draft
     step is one call that also appends what verification can yield. Features beyond that, and
@@ -61,26 +61,26 @@ class CompiledMethod:
         self,
         drafter: Drafter[Any],
         target: EmbeddingAndHead,
-        room: Room,
+        capacity: Capacity,
         on_recompilation: Callable[[], None] = lambda: None,
         *,
         placement: Placement | None = None,
     ) -> None:
-        """Allocate the context buffer; nothing is compiled yet.
+        """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
         meets a shape that warm-up did not compile.
         """
         _suit(drafter)
-        self.spec = _spec(drafter, room)
+        self.spec = _spec(drafter, capacity)
         draft_ids = None if drafter.draft_ids is None else jnp.asarray(drafter.draft_ids)
         matrices = _matrices(drafter, target)
         self._programs = drafter.definition.programs_of(
             drafter.model,
             matrices,
             draft_ids,
-            room,
-            context_dtype=cache_dtype(target.embedding.dtype),
+            capacity,
+            cache_dtype=cache_dtype(target.embedding.dtype),
             placement=placement,
         )
         self._weights = self._placed(DraftWeights(nnx.state(drafter.model), matrices, draft_ids))
@@ -91,7 +91,7 @@ class CompiledMethod:
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
-        self._context = buffer.allocate(self._programs.context())
+        self._cache = buffer.allocate(self._programs.cache())
 
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
@@ -104,18 +104,18 @@ class CompiledMethod:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         """Append each row's features to its slot, then draft for the rows that ask for it."""
         try:
             return self._step(rows)
         except jax.errors.JaxRuntimeError as error:
-            # The buffer was donated to the failed call and cannot be relied on. What is left of it
-            # goes first: there may be no room for two.
-            self._context = None
+            # The cache was donated to the failed call and cannot be relied on. What is left of it
+            # goes first: there may be no memory for two.
+            self._cache = None
             try:
-                self._context = buffer.allocate(self._programs.context())
+                self._cache = buffer.allocate(self._programs.cache())
             except jax.errors.JaxRuntimeError as again:
-                message = f"no new context buffer after a failed draft step: {again}"
+                message = f"no new draft KV cache after a failed draft step: {again}"
                 raise MethodLostError(message) from error
             raise DraftCacheLostError(f"the draft step failed: {error}") from error
 
@@ -125,7 +125,7 @@ class CompiledMethod:
             raise ValueError("its configuration is another one")
         if drafter.embedding is not None or drafter.head is not None:
             raise ValueError("it has an embedding or a head of its own")
-        # None is one of them.
+        # None, for the whole vocabulary, must equal None.
         if not np.array_equal(np.asarray(drafter.draft_ids), np.asarray(self._draft_ids)):
             raise ValueError("its draft vocabulary is another one")
         _suit(drafter)
@@ -133,7 +133,7 @@ class CompiledMethod:
         if not all(all_finite(np.asarray(leaf)) for leaf in jax.tree.leaves(state)):
             raise ValueError("a weight is not finite")
         projection = self.spec.projection
-        # Verifiers have it, and what they keep went through it.
+        # Verifiers have the projection, and the features they keep went through it.
         if projection is not None and (
             jax.device_get(drafter.model.projection).fingerprint() != projection.fingerprint()
         ):
@@ -145,7 +145,7 @@ class CompiledMethod:
         return PreparedWeights(ready, drafter.fingerprint, drafter.model.config.trained)
 
     def swap(self, prepared: PreparedWeights) -> None:
-        """Draft with other weights from the next step on; contexts stay as they are."""
+        """Draft with other weights from the next step on; the draft KV cache stays as it is."""
         self._weights = prepared.weights
         self.spec = replace(self.spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
 
@@ -159,7 +159,7 @@ class CompiledMethod:
             self._programs.weights,
         )
 
-    def _step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def _step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
         fused = size * self._programs.features_per_block
@@ -178,9 +178,9 @@ class CompiledMethod:
             drafts.append(Draft(tuple(tokens[: min(row.draft_length, count)])))
         return drafts
 
-    def _nowhere(self, draft_length: int) -> ContextRow:
+    def _nowhere(self, draft_length: int) -> DraftRow:
         """Return a row that appends nothing and drafts from no sequence."""
-        return ContextRow(
+        return DraftRow(
             slot=self.spec.max_sequences,
             context_length=0,
             features=np.zeros((0, self.spec.feature_width), self.spec.feature_dtype),
@@ -207,11 +207,11 @@ class CompiledMethod:
 
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])
-        self._context = run(self._weights, self._context, new)
+        self._cache = run(self._weights, self._cache, new)
 
     def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
-        self._context, drafted = run(self._weights, self._context, new, blocks)
+        self._cache, drafted = run(self._weights, self._cache, new, blocks)
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 
@@ -225,7 +225,7 @@ class CompiledMethod:
         return self._executables[key]
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
-        """Pad flat features to `size` with some that go nowhere."""
+        """Pad flat features to `size` with features that are not written."""
         padding = size - flat.slots.shape[0]
         if padding == 0:
             return flat
@@ -246,7 +246,7 @@ def _suit(drafter: Drafter[Any]) -> None:
 def _published(drafter: Drafter[Any]) -> dict[str, Any]:
     """Return the configuration as it is published, without what we add to it."""
     config = drafter.model.config.to_hf()
-    # Whose target it is was looked at when it was loaded; not all checkpoints say it.
+    # The target was checked when the drafter was loaded; not all checkpoints name it.
     return {key: value for key, value in config.items() if key != "blockdraft"}
 
 
@@ -255,19 +255,19 @@ def _form(weights: DraftWeights) -> tuple[Any, list[Any]]:
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
-def _spec(drafter: Drafter[Any], room: Room) -> MethodSpec:
+def _spec(drafter: Drafter[Any], capacity: Capacity) -> MethodSpec:
     method, config = drafter.definition, drafter.model.config
-    projection = jax.device_get(drafter.model.projection) if room.projected else None
+    projection = jax.device_get(drafter.model.projection) if capacity.projected else None
     return MethodSpec(
         name=method.name,
         block_size=config.block_size,
         target_layer_ids=config.target_layer_ids,
         feature_width=config.feature_width if projection is None else projection.width,
-        feature_dtype=room.feature_dtype,
+        feature_dtype=capacity.feature_dtype,
         vocab_size=config.decoder.vocab_size,
-        max_sequences=room.max_sequences,
-        max_context_tokens=room.max_context_tokens,
-        max_feature_rows=room.max_feature_rows,
+        max_sequences=capacity.max_sequences,
+        max_context_tokens=capacity.max_context_tokens,
+        max_feature_rows=capacity.max_feature_rows,
         fingerprint=drafter.fingerprint,
         trained=config.trained,
         reads_tokens=method.reads_tokens,

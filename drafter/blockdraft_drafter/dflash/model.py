@@ -1,6 +1,6 @@
 """The DFlash drafter, exactly as published: one denoising pass over a block of mask tokens.
 
-Draft layers are ordinary Qwen3 layers. What is special: the context's keys and values are
+Draft layers are ordinary Qwen3 layers, with one difference: the context's keys and values are
 projected from the target's features by the same k_proj and v_proj that the block uses, without
 the layer's input norm, and are never updated by the draft layers.
 
@@ -23,7 +23,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.attention import BlockAttend
-from blockdraft_drafter.compiled.buffer import HeadSharding, LayerContext
+from blockdraft_drafter.compiled.buffer import HeadSharding, LayerKV
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
@@ -143,56 +143,56 @@ class DFlash(DraftModel):
 
 @dataclass(frozen=True, slots=True)
 class DFlashPrograms(DraftPrograms):
-    """The programs of DFlash; the context is that of every draft layer."""
+    """The programs of DFlash; the cache has keys and values of every draft layer."""
 
-    def context(self) -> list[Any]:
-        """Return shape, type and place of the context buffer of all slots."""
-        return self.layer_contexts()
+    def cache(self) -> list[Any]:
+        """Return shape, type and place of the draft KV cache, all slots."""
+        return self.layer_caches()
 
     def append(
-        self, weights: DraftWeights, context: list[LayerContext], new: PackedFeatures
-    ) -> list[LayerContext]:
-        """Project features and store them in the context buffer."""
+        self, weights: DraftWeights, cache: list[LayerKV], new: PackedFeatures
+    ) -> list[LayerKV]:
+        """Project features and store them in the draft KV cache."""
         model: DFlash = nnx.merge(self.graph, weights.model)
         projected = model.keys_values(self.hidden_states(model.projection, new), new.positions)
         return [
             buffer.write(layer, new.slots, new.positions, keys, values)
-            for layer, (keys, values) in zip(context, projected, strict=True)
+            for layer, (keys, values) in zip(cache, projected, strict=True)
         ]
 
     def append_and_draft(
         self,
         weights: DraftWeights,
-        context: list[LayerContext],
+        cache: list[LayerKV],
         new: PackedFeatures,
         blocks: PackedBlocks,
-    ) -> tuple[list[LayerContext], Drafted]:
-        """Append `new`, then draft `blocks` from contexts that include it.
+    ) -> tuple[list[LayerKV], Drafted]:
+        """Append `new`, then draft `blocks` over contexts that include it.
 
         The block always has its full width, because the model was trained so; how many of the
         drafted tokens are wanted is the host's business.
         """
-        context = self.append(weights, context, new)
+        cache = self.append(weights, cache, new)
         model: DFlash = nnx.merge(self.graph, weights.model)
         config, (_, target, draft_ids) = model.config, weights
-        hidden = denoise(model, target, context, blocks, self.sharding)
+        hidden = denoise(model, target, cache, blocks, self.sharding)
         width, tokens = hidden.shape[-1], config.block_size - 1
         drafting = hidden.reshape(-1, config.block_inputs, width)[:, config.first_drafting_input :]
         logits = target.logits(drafting.reshape(-1, width))
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
             drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
-            return context, Drafted(drafted, blocks.wanted)
+            return cache, Drafted(drafted, blocks.wanted)
         positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
         sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
         drafted, _ = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
-        return context, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
+        return cache, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
 
 
 def denoise(
     model: DFlash,
     target: EmbeddingAndHead,
-    context: Sequence[LayerContext],
+    cache: Sequence[LayerKV],
     blocks: PackedBlocks,
     sharding: HeadSharding | None = None,
 ) -> Float[Array, "tokens hidden"]:
@@ -207,13 +207,13 @@ def denoise(
             is_causal=config.is_causal,
             sharding=sharding,
         )
-        for layer in range(len(context))
+        for layer in range(len(cache))
     ]
     offsets = jnp.arange(config.block_inputs)
     tokens = jnp.where(offsets[None, :] == 0, blocks.anchors[:, None], config.mask_token_id)
     positions = blocks.lengths[:, None] + offsets[None, :]
     tokens, positions = tokens.reshape(-1), positions.reshape(-1)
-    return model.draft(target.embedding[tokens], positions, context, attends)
+    return model.draft(target.embedding[tokens], positions, cache, attends)
 
 
 def draft_in_turn(

@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.attention import ChainAttend
-from blockdraft_drafter.compiled.buffer import ContextView, Keys, LayerContext
+from blockdraft_drafter.compiled.buffer import CacheView, Keys, LayerKV
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.programs import (
@@ -123,10 +123,10 @@ class Eagle3(DraftModel):
         return jnp.concatenate([self.embedding_norm(embedded), normalized], axis=-1)
 
 
-class Eagle3Context(NamedTuple):
-    """The contexts of all slots; a pytree."""
+class Eagle3Cache(NamedTuple):
+    """The draft KV cache of all slots; a pytree."""
 
-    layer: LayerContext  # keys and values of every committed position
+    layer: LayerKV  # keys and values of every committed position
     # Float[Array, "slots hidden"], the projected feature of the last one, where drafting begins.
     latest: Array
 
@@ -146,51 +146,49 @@ class Eagle3Programs(DraftPrograms):
 
     token_by_token: ClassVar[bool] = True
 
-    def context(self) -> Eagle3Context:
-        """Return shape, type and place of the context buffer of all slots."""
-        [layer] = self.layer_contexts()
-        shape = (self.room.max_sequences, self.decoder.hidden_size)
+    def cache(self) -> Eagle3Cache:
+        """Return shape, type and place of the draft KV cache, all slots."""
+        [layer] = self.layer_caches()
+        shape = (self.capacity.max_sequences, self.decoder.hidden_size)
         # A shape where the array itself is declared.
         latest: Any = whole(shape, self.dtype, self.placement)
-        return Eagle3Context(layer, latest)
+        return Eagle3Cache(layer, latest)
 
-    def append(
-        self, weights: DraftWeights, context: Eagle3Context, new: PackedFeatures
-    ) -> Eagle3Context:
-        """Project features and store them in the context buffer."""
+    def append(self, weights: DraftWeights, cache: Eagle3Cache, new: PackedFeatures) -> Eagle3Cache:
+        """Project features and store them in the draft KV cache."""
         model: Eagle3 = nnx.merge(self.graph, weights.model)
         hidden = self.hidden_states(model.projection, new)
         embedded = weights.target.embedding[new.next_tokens]
         keys, values = model.keys_values(embedded, hidden, new.positions)
         # A slot's positions lie side by side; of each slot only the last is where drafting begins.
         count = new.slots.shape[0]
-        into_slot = new.slots[None, :] == jnp.arange(context.latest.shape[0])[:, None]
+        into_slot = new.slots[None, :] == jnp.arange(cache.latest.shape[0])[:, None]
         last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
-        newest = hidden[jnp.maximum(last, 0)].astype(context.latest.dtype)
-        latest = jnp.where((last >= 0)[:, None], newest, context.latest)
-        layer = buffer.write(context.layer, new.slots, new.positions, keys, values)
-        return Eagle3Context(layer, latest)
+        newest = hidden[jnp.maximum(last, 0)].astype(cache.latest.dtype)
+        latest = jnp.where((last >= 0)[:, None], newest, cache.latest)
+        layer = buffer.write(cache.layer, new.slots, new.positions, keys, values)
+        return Eagle3Cache(layer, latest)
 
     def append_and_draft(
         self,
         weights: DraftWeights,
-        context: Eagle3Context,
+        cache: Eagle3Cache,
         new: PackedFeatures,
         blocks: PackedBlocks,
-    ) -> tuple[Eagle3Context, Drafted]:
-        """Append `new`, then draft `blocks` token by token from contexts that include it.
+    ) -> tuple[Eagle3Cache, Drafted]:
+        """Append `new`, then draft `blocks` token by token over contexts that include it.
 
         A block ends with as many tokens as are wanted of it, or where it is too unlikely that all
-        of them are right. One executable does for all numbers of tokens: passes that no block
-        needs are left out while it runs. What stands in their place means nothing.
+        of them are right. One executable serves all numbers of tokens: it skips passes that no
+        block needs, and their results mean nothing.
         """
-        context = self.append(weights, context, new)
+        cache = self.append(weights, cache, new)
         model: Eagle3 = nnx.merge(self.graph, weights.model)
         _, target, draft_ids = weights
         # The last committed position is the first pass's own entry, not its context.
         before = jnp.maximum(blocks.lengths - 1, 0)
-        attend = ChainAttend(ContextView(context.layer, blocks.slots, before), self.sharding)
-        hidden = context.latest[blocks.slots].astype(target.embedding.dtype)
+        attend = ChainAttend(CacheView(cache.layer, blocks.slots, before), self.sharding)
+        hidden = cache.latest[blocks.slots].astype(target.embedding.dtype)
         hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
         sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
@@ -212,11 +210,11 @@ class Eagle3Programs(DraftPrograms):
             passes.append(last)
             counts += goes_on.astype(counts.dtype)
             chance *= jnp.exp(last.log_chance)
-        return context, Drafted(jnp.stack([one.token for one in passes], axis=1), counts)
+        return cache, Drafted(jnp.stack([one.token for one in passes], axis=1), counts)
 
 
 def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
-    """Return what has the form of a pass."""
+    """Return something of the form of a pass."""
     keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own)
     return _Pass(token, jnp.zeros(token.shape, jnp.float32), hidden, (keys, values))
 

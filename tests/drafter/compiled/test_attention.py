@@ -13,7 +13,7 @@ from ml_dtypes import bfloat16
 from tests.drafter import reference
 
 from blockdraft_drafter.compiled.attention import attend_in_chunks
-from blockdraft_drafter.compiled.buffer import CHUNK, ContextView
+from blockdraft_drafter.compiled.buffer import CHUNK, CacheView
 from blockdraft_drafter.compiled.kernel import attend_in_kernel
 
 FORMS: dict[str, Callable[..., jax.Array]] = {
@@ -87,7 +87,7 @@ class Batch:
         return cls(case, queries, own, layer, slots, [*lengths, 0])
 
     def run(self, form: str, first_kv_head: int = 0) -> Any:
-        context = ContextView(
+        context = CacheView(
             jax.tree.map(jnp.asarray, self.layer),
             jnp.array(self.slots, jnp.int32),
             jnp.array(self.lengths, jnp.int32),

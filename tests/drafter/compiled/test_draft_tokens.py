@@ -42,7 +42,7 @@ def test_drafts_are_the_noisy_argmax_of_what_is_kept(seed: int, own: bool) -> No
         assert tokens[row] == every[wanted]
         assert log_chances[row] == pytest.approx(log_chance(scores, option), rel=1e-4, abs=1e-5)
         likeliest_too += int(np.argmax(line)) == wanted
-    assert likeliest_too < CHOICES, "the noise decided nothing"
+    assert likeliest_too < CHOICES, "the Gumbel noise decided nothing"
 
 
 @pytest.mark.parametrize("own", [False, True])

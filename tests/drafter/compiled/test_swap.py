@@ -12,22 +12,22 @@ from tests.drafter.builders import drafter_config, make_method, random_drafter, 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.method import ContextRow, Draft
+from blockdraft_drafter.method import Draft, DraftRow
 
 CONFIG = drafter_config()
 WIDTH = CONFIG.feature_width
 
 
-def method_of(seed: int, compiled: list[int] | None = None, **room: Any) -> CompiledMethod:
+def method_of(seed: int, compiled: list[int] | None = None, **capacity: Any) -> CompiledMethod:
     count = [] if compiled is None else compiled
     drafter = random_drafter(CONFIG, seed)
     small = {"max_sequences": 1, "max_feature_rows": 4, "max_context_tokens": 64}
-    return make_method(drafter, target_parts(), lambda: count.append(1), **small, **room)
+    return make_method(drafter, target_parts(), lambda: count.append(1), **small, **capacity)
 
 
 def drafted(method: CompiledMethod) -> Draft:
     features = np.random.default_rng(0).standard_normal((20, WIDTH)).astype(np.float32)
-    [draft] = method.step([ContextRow(0, 0, features, 5, 3)])
+    [draft] = method.step([DraftRow(0, 0, features, 5, 3)])
     return draft
 
 

@@ -11,7 +11,7 @@ from tests.drafter.builders import drafter_config, random_drafter
 from blockdraft_drafter.checkpoint import build, published_arrays
 from blockdraft_drafter.compiled.packing import pack_blocks
 from blockdraft_drafter.dflash.model import DFLASH, MarkovHead, draft_in_turn
-from blockdraft_drafter.method import ContextRow
+from blockdraft_drafter.method import DraftRow
 
 VOCAB, DRAFT, RANK = 30, 12, 4
 
@@ -34,7 +34,7 @@ def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
     logits = rng.standard_normal((blocks, tokens, draft)).astype(np.float32)
     anchors = rng.integers(0, VOCAB, blocks).astype(np.int32)
     features = np.zeros((0, 1), np.float32)
-    rows = [ContextRow(0, 9, features, int(anchor), tokens) for anchor in anchors]
+    rows = [DraftRow(0, 9, features, int(anchor), tokens) for anchor in anchors]
     drafted = draft_in_turn(
         head, jnp.asarray(logits), pack_blocks(rows, blocks), jnp.asarray(ids) if own else None
     )

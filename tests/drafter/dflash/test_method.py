@@ -1,4 +1,4 @@
-"""The compiled drafter, fed through the context buffer, against the float64 reference."""
+"""The compiled drafter, fed through the draft KV cache, against the float64 reference."""
 
 import dataclasses
 import random
@@ -30,7 +30,7 @@ from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
-from blockdraft_drafter.method import ContextRow, Draft, DraftCacheLostError, MethodLostError
+from blockdraft_drafter.method import Draft, DraftCacheLostError, DraftRow, MethodLostError
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -141,12 +141,10 @@ def test_logits_equal_the_reference(architecture: str) -> None:
     positions = jnp.arange(length, dtype=jnp.int32)
     new = PackedFeatures(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
     weights = DraftWeights(nnx.state(model), target, None)
-    context = programs.append(weights, buffer.allocate(programs.context()), new)
-    row = ContextRow(1, length, features[:0], 7, 1)
+    cache = programs.append(weights, buffer.allocate(programs.cache()), new)
+    row = DraftRow(1, length, features[:0], 7, 1)
     blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
-    hidden = jax.jit(lambda context, blocks: denoise(model, target, context, blocks))(
-        context, blocks
-    )
+    hidden = jax.jit(lambda cache, blocks: denoise(model, target, cache, blocks))(cache, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
@@ -172,7 +170,7 @@ def test_drafts_equal_the_reference_at_every_length(
     drafts = set()
     # 128 is the width of an attention chunk; the lengths lie on both sides of its edge.
     for length in (0, 1, 5, 30, 60, 90, 120, 127, 128, 129, 140):
-        row = ContextRow(1, sent, features[sent:length], 7, full)
+        row = DraftRow(1, sent, features[sent:length], 7, full)
         (draft,) = setup.method.step([row])
         sent = length
         setup.check(draft, features[:length], 7)
@@ -193,13 +191,13 @@ def test_sampled_drafts_equal_the_reference(
     for length in (0, 1, 7, 20, 33, 47, 60):
         for _ in range(3):
             sampling = random_sampling(options)
-            row = ContextRow(1, sent, features[sent:length], 7, full, sampling=sampling)
+            row = DraftRow(1, sent, features[sent:length], 7, full, sampling=sampling)
             (draft,) = setup.method.step([row])
             sent = length
             setup.check(draft, features[:length], 7, sampling)
             greedy = setup.expected(features[:length], 7)[0].tolist()
             different += list(draft.token_ids) != greedy
-    assert different > 5, "the noise should matter"
+    assert different > 5, "Gumbel noise should matter"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -222,7 +220,7 @@ def test_arrival_order_batch_and_slot_do_not_matter(
             wanted = int(rng.integers(0, 4))
             new = features[slot][start : sent[slot]]
             sampling = random_sampling(options)
-            rows.append(ContextRow(slot, start, new, 9, wanted, sampling=sampling))
+            rows.append(DraftRow(slot, start, new, 9, wanted, sampling=sampling))
         drafts = setup.method.step(rows)
         for row, draft in zip(rows, drafts, strict=True):
             assert len(draft.token_ids) == row.draft_length
@@ -236,10 +234,10 @@ def test_a_slot_is_used_to_its_last_position_and_shows_nothing_of_it_later(
     setup = setups()
     long, short = features_of(setup, 300, 1), features_of(setup, 3, 2)
     for start in range(0, 288, 32):
-        setup.method.step([ContextRow(3, start, long[start : start + 32], 0, 0)])
+        setup.method.step([DraftRow(3, start, long[start : start + 32], 0, 0)])
     for row, features in (
-        (ContextRow(3, 288, long[288:], 5, 3), long),
-        (ContextRow(3, 0, short, 5, 3), short),
+        (DraftRow(3, 288, long[288:], 5, 3), long),
+        (DraftRow(3, 0, short, 5, 3), short),
     ):
         (draft,) = setup.method.step([row])
         setup.check(draft, features, 5)
@@ -247,10 +245,10 @@ def test_a_slot_is_used_to_its_last_position_and_shows_nothing_of_it_later(
 
 def test_padding_touches_no_slot(setups: Callable[..., Setup]) -> None:
     setup = setups()
-    before = [np.asarray(array) for layer in setup.method._context for array in layer]
-    setup.method.step([ContextRow(2, 40, features_of(setup, 3, 5), 5, 2)])
-    setup.method.step([ContextRow(2, 43, features_of(setup, 9, 6), 5, 0)])
-    after = [np.asarray(array) for layer in setup.method._context for array in layer]
+    before = [np.asarray(array) for layer in setup.method._cache for array in layer]
+    setup.method.step([DraftRow(2, 40, features_of(setup, 3, 5), 5, 2)])
+    setup.method.step([DraftRow(2, 43, features_of(setup, 9, 6), 5, 0)])
+    after = [np.asarray(array) for layer in setup.method._cache for array in layer]
     for old, new in zip(before, after, strict=True):
         changed = np.argwhere((old != new).any(axis=(1, 3)))
         assert {tuple(index) for index in changed.tolist()} == {(2, p) for p in range(40, 52)}
@@ -267,7 +265,7 @@ def test_a_shape_missed_by_warm_up_is_counted() -> None:
     setup = make_setup("published", warm=True, max_sequences=1)
     setup.method._executables.clear()
     for _ in range(2):
-        setup.method.step([ContextRow(0, 0, features_of(setup, 0, 0), 1, 1)])
+        setup.method.step([DraftRow(0, 0, features_of(setup, 0, 0), 1, 1)])
     assert setup.recompiled == [True]
 
 
@@ -278,7 +276,7 @@ def drafts(draft_ids: np.ndarray | None, *, tied: bool) -> list[tuple[int, ...]]
     drafter = dataclasses.replace(drafter, draft_ids=draft_ids)
     setup = Setup(drafter, make_method(drafter, target_parts(tied=tied)), tied, [])
     features = features_of(setup, 9, 3)
-    rows = [ContextRow(slot, 0, features, anchor, 3) for slot, anchor in enumerate((5, 17, 40))]
+    rows = [DraftRow(slot, 0, features, anchor, 3) for slot, anchor in enumerate((5, 17, 40))]
     return [draft.token_ids for draft in setup.method.step(rows)]
 
 
@@ -300,14 +298,14 @@ def test_bfloat16_features_enter_as_they_are() -> None:
     method = make_method(drafter, target_parts(), feature_dtype=bfloat16)
     features = np.random.default_rng(0).standard_normal((10, method.spec.feature_width))
     rounded = features.astype(bfloat16)
-    (draft,) = method.step([ContextRow(0, 0, rounded, 5, 3)])
+    (draft,) = method.step([DraftRow(0, 0, rounded, 5, 3)])
     setup = Setup(drafter, method, True, [])
     setup.check(draft, rounded.astype(np.float32), 5)
 
 
 @pytest.mark.parametrize("architecture", ["published", "from_anchor_markov"])
 def test_projected_features_give_the_same_drafts(architecture: str) -> None:
-    """Whoever applies the first linear map: in float32 nothing is rounded on the way."""
+    """Either process may apply the first linear map: in float32 nothing is rounded on the way."""
     raw = make_setup(architecture)
     method = make_method(raw.drafter, target_parts(), projected=True)
     spec = method.spec
@@ -316,11 +314,11 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
     features = features_of(raw, 40, 1)
     projected = np.asarray(jax.device_put(spec.projection)(jnp.asarray(features)))
     for start, stop, wanted in ((0, 9, 3), (9, 9, 2), (9, 40, 3)):
-        (draft,) = method.step([ContextRow(1, start, projected[start:stop], 5, wanted)])
+        (draft,) = method.step([DraftRow(1, start, projected[start:stop], 5, wanted)])
         raw.check(draft, features[:stop], 5)
 
 
-def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
+def test_bfloat16_models_keep_a_float32_cache_on_cpu() -> None:
     config = drafter_config(markov_rank=3)
     exact = random_drafter(config)
     arrays = published_arrays(exact.model)
@@ -328,21 +326,21 @@ def test_bfloat16_models_keep_float32_contexts_on_cpu() -> None:
     parts = target_parts()
     matrices = EmbeddingAndHead(parts.embedding.astype(jnp.bfloat16), None)
     methods = make_method(exact, parts), make_method(narrow, matrices)
-    assert all(part.dtype == jnp.float32 for layer in methods[1]._context for part in layer)
+    assert all(part.dtype == jnp.float32 for layer in methods[1]._cache for part in layer)
     features = np.random.default_rng(0).standard_normal((70, config.feature_width))
-    row = ContextRow(0, 0, features.astype(np.float32), 5, 3)
+    row = DraftRow(0, 0, features.astype(np.float32), 5, 3)
     [wide], [rounded] = (method.step([row]) for method in methods)
     assert rounded.token_ids[0] == wide.token_ids[0]
 
 
-def test_a_failed_step_loses_contexts_and_without_room_for_others_the_method(
+def test_a_failed_step_loses_the_cache_and_without_memory_the_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup = make_setup("published", max_sequences=1)
-    row = ContextRow(0, 0, features_of(setup, 2, 0), 5, 3)
+    row = DraftRow(0, 0, features_of(setup, 2, 0), 5, 3)
 
     def fail(*arguments: Any) -> Any:
-        jax.tree.map(lambda array: array.delete(), setup.method._context)
+        jax.tree.map(lambda array: array.delete(), setup.method._cache)
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
 
     with monkeypatch.context() as patched:
@@ -354,7 +352,7 @@ def test_a_failed_step_loses_contexts_and_without_room_for_others_the_method(
 
     monkeypatch.setitem(setup.method._executables, ("draft", 1), fail)
     monkeypatch.setattr(buffer, "allocate", fail)
-    with pytest.raises(MethodLostError, match="no new context buffer"):
+    with pytest.raises(MethodLostError, match="no new draft KV cache"):
         setup.method.step([row])
     # What is left of the old one does not stand in the way of another try.
-    assert setup.method._context is None
+    assert setup.method._cache is None

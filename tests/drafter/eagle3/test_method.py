@@ -1,4 +1,4 @@
-"""The compiled EAGLE-3 drafter, fed through the context buffer, against the float64 reference."""
+"""The compiled EAGLE-3 drafter, fed through the draft KV cache, against the float64 reference."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.method import ContextRow, Draft
+from blockdraft_drafter.method import Draft, DraftRow
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 
@@ -93,7 +93,7 @@ def check(draft: Draft, chosen: list[int]) -> None:
 
 
 def passes_made(drafted: Drafted) -> int:
-    """At least so many: what stands in the place of a pass repeats the tokens before it."""
+    """At least so many: the result of a skipped pass repeats the tokens before it."""
     tokens: NDArray[np.int32] = np.asarray(drafted.token_ids)
     repeated = (tokens[:, 1:] == tokens[:, :-1]).all(axis=0)
     return len(repeated) + 1 - int(np.cumprod(repeated[::-1]).sum())
@@ -112,10 +112,10 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     features = {s: rng.standard_normal((n, width)).astype(np.float32) for s, n in lengths.items()}
     tokens = {s: rng.integers(0, VOCAB, n + 1).tolist() for s, n in lengths.items()}
 
-    def row(slot: int, start: int, stop: int, wanted: int) -> ContextRow:
+    def row(slot: int, start: int, stop: int, wanted: int) -> DraftRow:
         new = features[slot][start:stop]
         ids = tuple(tokens[slot][start:stop])
-        return ContextRow(slot, start, new, tokens[slot][stop], wanted, ids)
+        return DraftRow(slot, start, new, tokens[slot][stop], wanted, ids)
 
     sent = {0: 0, 2: 0}
     for step in range(6):
@@ -145,7 +145,7 @@ def test_drafts_equal_the_reference(variant: str) -> None:
             known = features[slot], tokens[slot]
             check(draft, expected(drafter, *known, tied=tied, sampling=sampling)[0])
             different += list(draft.token_ids) != greedy[slot]
-    assert different > 1, "the noise should matter"
+    assert different > 1, "Gumbel noise should matter"
     assert not recompiled
     if variant == "published":
         assert len(method.shortest_step_seconds) == len(method.step_seconds) == 3
@@ -163,7 +163,7 @@ class Pair:
         """Draft from both; return the lengths of right drafts, and how many passes were made."""
         nothing = np.zeros((0, self.method.spec.feature_width), np.float32)
         rows = [
-            ContextRow(slot, 6, nothing, tokens[6], length, least_chance=least)
+            DraftRow(slot, 6, nothing, tokens[6], length, least_chance=least)
             for (slot, tokens), length in zip(self.tokens.items(), wanted, strict=True)
         ]
         drafts = self.method.step(rows)
@@ -184,13 +184,13 @@ def pair() -> Pair:
         features[slot] = rng.standard_normal((6, method.spec.feature_width)).astype(np.float32)
         tokens[slot] = rng.integers(0, VOCAB, 7).tolist()
     method.step(
-        [ContextRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
+        [DraftRow(s, 0, features[s], tokens[s][6], 0, tuple(tokens[s][:6])) for s in (0, 3)]
     )
     whole = {slot: expected(drafter, features[slot], tokens[slot]) for slot in (0, 3)}
     return Pair(method, whole, tokens)
 
 
-def test_no_pass_is_made_for_tokens_that_nobody_wants(pair: Pair) -> None:
+def test_no_pass_is_made_for_tokens_that_are_not_wanted(pair: Pair) -> None:
     for wanted in itertools.product(range(1, CHAIN_SIZE), repeat=2):
         lengths, passes = pair.step(wanted)
         assert lengths == list(wanted)
@@ -222,7 +222,7 @@ def test_projected_features_give_the_same_drafts() -> None:
     projected = np.asarray(jax.device_put(projection)(jnp.asarray(features)))
     for start, stop in ((0, 12), (12, 12), (12, 20)):
         ids = tuple(tokens[start:stop])
-        row = ContextRow(0, start, projected[start:stop], tokens[stop], 4, ids)
+        row = DraftRow(0, start, projected[start:stop], tokens[stop], 4, ids)
         [draft] = method.step([row])
         check(draft, expected(drafter, features[:stop], tokens[: stop + 1])[0])
 
@@ -233,10 +233,10 @@ def test_a_slot_forgets_its_last_sequence() -> None:
     rng = np.random.default_rng(5)
     width = method.spec.feature_width
     old, new = (rng.standard_normal((n, width)).astype(np.float32) for n in (30, 2))
-    method.step([ContextRow(1, 0, old, 7, 4, (3,) * 30)])
-    [draft] = method.step([ContextRow(1, 0, new, 9, 4, (5, 6))])
+    method.step([DraftRow(1, 0, old, 7, 4, (3,) * 30)])
+    [draft] = method.step([DraftRow(1, 0, new, 9, 4, (5, 6))])
     check(draft, expected(drafter, new, [5, 6, 9])[0])
     # Nothing is known of a sequence of one token: a draft from an anchor alone is still a draft,
-    # and does not depend on whose slot it was.
-    alone = [method.step([ContextRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]
+    # and does not depend on the sequence that had the slot.
+    alone = [method.step([DraftRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]
     assert alone[0] == alone[1]
