@@ -33,9 +33,9 @@ def write_at_once(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Be alone among the processes that make a file; the lock is a hidden file beside it."""
+    """Be the only process that makes a file; the lock is a hidden file beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The kernel drops the lock when its holder dies, so a crash blocks nobody.
+    # The kernel drops the lock when its holder dies, so a crash blocks no other process.
     with path.with_name(f".{path.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

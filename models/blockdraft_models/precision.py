@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 SPEEDUP_FILE = "bfloat16-speedup.json"
 _CPU_DTYPES = ("float32", "bfloat16")
-# At a tie bfloat16 is the better choice: its steps all round alike (docs/adr/0018), and trials on a
-# busy machine scatter by more than this.
+# At a tie bfloat16 is the better choice: its steps are batch-invariant (docs/adr/0018), and trials
+# on a busy machine scatter by more than this.
 _LEAST_SPEEDUP = 0.95
 
 # Rows of the trial: those of a block that is verified, or drafted.
@@ -66,7 +66,7 @@ def serving_dtype(name: str) -> jnp.dtype:
 
     As `compute_dtype`, but "auto" is on CPU what the environment variable BLOCKDRAFT_CPU_DTYPE
     says, or else the faster one on this machine, measured the first time, which takes seconds.
-    Answers do not depend on drafting in either, but they differ between them.
+    Completions do not depend on drafting in either, but they differ between them.
 
     Raises:
         ValueError: If the variable is neither.

@@ -1,7 +1,7 @@
 """Which form of product suits this processor, for each width of weight.
 
-Which forms round a row alike however many there are, and which is fastest, depends on the processor
-in ways that nothing tells beforehand (docs/adr/0043). So each width is tried once.
+Which forms are batch-invariant, and which is fastest, depends on the processor in ways that cannot
+be predicted (docs/adr/0043). So each width is tried once.
 """
 
 import functools
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "product-forms.json"
 MOST_ROWS = 128
-# All that end a range of padding, or begin one, and some between.
+# All counts that end or begin a range of padding, and some between.
 _ROW_COUNTS = (*range(1, 10), 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, MOST_ROWS)
 _TIMED_ROWS = (1, 8)
 _TIMED_RUNS = 15
-# Of smaller weights no form takes long, and to try them all would.
+# Smaller weights take little time in any form, but trying all forms would take long.
 _LEAST_ELEMENTS = 2**16
 # What a form has to gain before it is taken instead of the safest one. Trials scatter by half as
 # much, and where all forms of a model are one, their operands are padded once.
@@ -86,9 +86,9 @@ def _suitable_form(folder: Path, outs: int, ins: int) -> ProductForm:
 def fastest_exact(
     seconds: Mapping[ProductForm, float], exact: Callable[[ProductForm], bool]
 ) -> ProductForm:
-    """Return the fastest form that rounds alike for any number of rows, or else the safest.
+    """Return the fastest form that is batch-invariant, or else the safest.
 
-    Whether one does is asked of the fastest first.
+    The fastest is tested first.
     """
     handicapped = {
         form: taken * (1.0 if form == SAFEST_FORM else _LEAST_GAIN)
@@ -98,7 +98,7 @@ def fastest_exact(
     return next(filter(exact, ranking), SAFEST_FORM)
 
 
-def rounds_alike(product: Product, rows: Float[Array, "rows in"]) -> bool:
+def is_batch_invariant(product: Product, rows: Float[Array, "rows in"]) -> bool:
     """Return whether each row's product has the same bits beside all others and beside fewer."""
     together = np.asarray(product(rows))
     return all(
@@ -117,7 +117,7 @@ def _try_forms(outs: int, ins: int) -> ProductForm:
     compiled = jax.jit(project, static_argnames=("dtype", "form"))
 
     def exact(form: ProductForm) -> bool:
-        return rounds_alike(lambda x: compiled(x, weight, dtype="float32", form=form), rows)
+        return is_batch_invariant(lambda x: compiled(x, weight, dtype="float32", form=form), rows)
 
     return fastest_exact(_seconds(weight, rows), exact)
 

@@ -14,7 +14,7 @@ class Sampling:
     top_k: int = 0  # number of likeliest tokens kept; 0 keeps all
     top_p: float = 1.0  # probability mass of likeliest tokens kept, in (0, 1]
     min_p: float = 0.0  # least share of the likeliest token's probability kept, in [0, 1]
-    seed: int = 0  # seed of the noise, any 64-bit integer
+    seed: int = 0  # seed of the Gumbel noise, any 64-bit integer
 
 
 GREEDY = Sampling()

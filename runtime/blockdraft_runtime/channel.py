@@ -28,7 +28,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # A client may ping a silent (queued) stream every 5 s; without these it is cut off.
     ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Who is gone without a word must not hold contexts and answers for hours.
+    # A peer that is gone without a word must not hold slots and streams for hours.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),

@@ -1,6 +1,6 @@
 """Keys and certificates: read again when their files change, and shown while a port is open.
 
-Mutual TLS is only between hosts: who may open a unix socket is what the modes of its folder say.
+Mutual TLS is only between hosts: the modes of its folder decide which users may open a unix socket.
 """
 
 import asyncio
@@ -61,14 +61,14 @@ class Reloaded(Generic[T]):
         return True
 
     async def keep_current(self, seconds: float, on_change: Callable[[], None]) -> None:
-        """Look at the files every so many seconds, for ever; tell of each new value."""
+        """Check the files every so many seconds, for ever; call `on_change` for each new value."""
         while True:
             await asyncio.sleep(seconds)
             try:
                 if await asyncio.to_thread(self.refresh):
                     on_change()
             except Exception:
-                # A look must never end the looking.
+                # An error must not end the checks.
                 logger.exception("%s: could not look for changes", self._what)
 
     def _value(self) -> T:
@@ -96,7 +96,7 @@ class Certificate:
 
     chain: bytes  # the certificates, the process's own first
     key: bytes  # the private key
-    # Who may have signed the other side's certificate; None asks for none.
+    # Authorities that may have signed the other side's certificate; None asks for none.
     authorities: bytes | None
     expires: float  # when the first of the chain expires, in seconds since 1970
 
@@ -107,7 +107,7 @@ def read_certificate(
     """Read and check a certificate; `Certificate` says what each file holds.
 
     `OSError` if a file cannot be read; `ValueError` if one is malformed, if key and certificate do
-    not belong together, as halfway through an exchange, or if the certificate has expired.
+    not belong together, as halfway through a rotation, or if the certificate has expired.
     """
     chain, key = chain_file.read_bytes(), key_file.read_bytes()
     authorities = None if authorities_file is None else authorities_file.read_bytes()
@@ -179,9 +179,9 @@ class OtherProcess:
             self._options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", host))
 
     def renewed(self) -> bool:
-        """Return whether there are other certificates than at the last look.
+        """Return whether there are other certificates than at the last check.
 
-        A channel connects again with those that it was opened with: it has to be opened anew.
+        A channel reconnects with the certificates it was opened with: it has to be opened anew.
         """
         return self._certificate is not None and self._certificate.refresh()
 

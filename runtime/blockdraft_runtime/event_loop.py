@@ -75,13 +75,13 @@ def return_free_memory() -> None:
 
 
 class HeldLoop:
-    """Looks at a running event loop at regular times, and how late it comes to look.
+    """Checks a running event loop at regular times, and how late each check comes.
 
     An event loop is held for as long as one callback lets no other run.
     """
 
     def __init__(self, on_hold: Callable[[float], None] = lambda seconds: None) -> None:
-        """Begin with `start`; `on_hold` is told how late each look was, in seconds."""
+        """Begin with `start`; `on_hold` is called with the lateness of each check, in seconds."""
         self._on_hold = on_hold
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -91,13 +91,13 @@ class HeldLoop:
         self._longest_before = 0.0
 
     def start(self) -> None:
-        """Begin to look at the running event loop."""
+        """Begin to check the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._window_end = self._loop.time() + WINDOW_SECONDS
         self._wait()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -109,9 +109,9 @@ class HeldLoop:
     def _wait(self) -> None:
         assert self._loop is not None
         self._due = self._loop.time() + TICK_SECONDS
-        self._timer = self._loop.call_at(self._due, self._look)
+        self._timer = self._loop.call_at(self._due, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         assert self._loop is not None
         now = self._loop.time()
         late = max(now - self._due, 0.0)

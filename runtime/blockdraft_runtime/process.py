@@ -56,7 +56,7 @@ class Application(Protocol):
 
 
 class DebugService(debug_pb2_grpc.DebugServiceServicer):
-    """Shows a process from inside, to those who can reach its internal address."""
+    """Shows a process from inside, to callers that can reach its internal address."""
 
     def __init__(self, role: str, inspect: Callable[[], Mapping[str, object]]) -> None:
         """Show what `inspect` returns, which can be written as JSON, of the process `role`."""
@@ -104,10 +104,10 @@ async def serve(
     Args:
         application: The servicers and their life cycle.
         settings: Where to listen; `OSError` if the address cannot be bound.
-        server: One without ports, made by a caller who needs interceptors.
+        server: One without ports, made by a caller that needs interceptors.
         credentials: Of the port; None serves plaintext.
         second: A second address for the same services, and its credentials.
-        health: Made by a caller who reports changes while serving; ignored once it stops.
+        health: Made by a caller that reports changes while serving; ignored once it stops.
         reflection: Whether callers may ask what services there are.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
@@ -149,7 +149,7 @@ async def serve(
             raise OSError(
                 f"cannot listen at {address}: is it taken, or not of this host?"
             ) from error
-    # A server of its own: what it offers is not for those who call the public address.
+    # A server of its own: its services are not for callers of the public address.
     control = None
     if settings.control_address is not None:
         control = grpc.aio.server()

@@ -75,11 +75,11 @@ def attach(directory: Path, name: str, size: int) -> mmap.mmap:
     """Map a file of so many bytes that another process has made in a directory, for reading.
 
     `ValueError` if the name is not one that `SharedFile` gives, or the file is not one of this
-    user's own of that size which nobody else may open; `OSError` if it cannot be opened.
+    user's own of that size which no other user may open; `OSError` if it cannot be opened.
     """
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name of shared memory")
-    # Not blocking: opening a pipe would wait for somebody to write to it.
+    # Not blocking: opening a pipe would wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(directory / name, flags)
     try:

@@ -166,8 +166,8 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -
     try:
         await context.abort_with_status(error.to_status())
     except grpc.aio.InternalError as ended:
-        # The call has ended meanwhile, as at its deadline: there is nobody to tell, and gRPC would
-        # log it as an error of ours, with a traceback.
+        # The call has ended meanwhile, as at its deadline: no caller is left, and gRPC would log it
+        # as an error of ours, with a traceback.
         raise asyncio.CancelledError from ended
 
 
@@ -276,7 +276,7 @@ def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
     serialize = handler.response_serializer
     if handler.request_streaming:
         if not handler.response_streaming:
-            raise ValueError("methods with a stream of requests and one answer are not supported")
+            raise ValueError("methods with a stream of requests and one response are not supported")
         return grpc.stream_stream_rpc_method_handler(both, deserialize, serialize)
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(stream, deserialize, serialize)

@@ -37,7 +37,7 @@ _LARGEST_FLAT_HOST_CHIPS = 8
 _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1, "tpu7x": 2}
 _FLAT = ("v5e", "v6e")
-# Of slices whose topology nobody tells: the default of the Cloud TPU documentation, by chips.
+# Of slices whose topology is not set: the default of the Cloud TPU documentation, by chips.
 _FLAT_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8"}
 _FLAT_TOPOLOGIES |= {128: "8x16", 256: "16x16"}
 _CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
@@ -61,7 +61,7 @@ class TpuHost:
     worker_id: int = 0  # which of the hosts this is; x counts fastest
     hostnames: tuple[str, ...] = ("localhost",)  # names or addresses of all hosts, by worker id
     # Ports of libtpu's own metrics, one for each chip of this host, as GKE sets them in
-    # `TPU_RUNTIME_METRICS_PORTS`; empty where nobody asks for these metrics.
+    # `TPU_RUNTIME_METRICS_PORTS`; empty where these metrics are not wanted.
     metrics_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

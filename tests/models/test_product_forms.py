@@ -21,7 +21,7 @@ from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM, Produ
 from blockdraft_models.product_forms import (
     MOST_ROWS,
     fastest_exact,
-    rounds_alike,
+    is_batch_invariant,
     suit_processor,
     suitable_form,
 )
@@ -64,8 +64,8 @@ def inexact(rows: Array, wrong: range) -> Array:
 )
 def test_other_bits_beside_fewer_rows_are_found(wrong: range) -> None:
     rows = jnp.asarray(np.random.default_rng(0).standard_normal((MOST_ROWS, IN), np.float32))
-    assert not rounds_alike(partial(inexact, wrong=wrong), rows)
-    assert rounds_alike(partial(inexact, wrong=range(0)), rows)
+    assert not is_batch_invariant(partial(inexact, wrong=wrong), rows)
+    assert is_batch_invariant(partial(inexact, wrong=range(0)), rows)
 
 
 def test_a_fast_form_that_is_not_exact_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,14 +98,14 @@ def test_each_width_is_tried_once(
     assert suitable_form(OUT, IN) == ProductForm("weight", 4)
 
 
-def test_a_form_that_nobody_knows_is_replaced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_form_is_replaced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_forms, "_try_forms", lambda outs, ins: FASTEST)
     (cache / product_forms.FILE_NAME).write_text('{"another processor": "columns/3"}')
     assert suitable_form(OUT, IN) == FASTEST
     assert "columns/3" not in (cache / product_forms.FILE_NAME).read_text()
 
 
-def test_the_chosen_form_rounds_alike_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chosen_form_is_batch_invariant_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real trial, judged with other numbers; at fewer counts, since each is compiled."""
     monkeypatch.setattr(product_forms, "_ROW_COUNTS", (1, 3, 8, 9, 65))
     monkeypatch.setattr(product_forms, "_TIMED_RUNS", 2)
@@ -116,7 +116,9 @@ def test_the_chosen_form_rounds_alike_here(monkeypatch: pytest.MonkeyPatch) -> N
     rows = jnp.asarray(rng.standard_normal((MOST_ROWS, ins)), jnp.bfloat16)
     form = suitable_form(outs, ins)
     assert form in PRODUCT_FORMS
-    assert rounds_alike(jax.jit(partial(project, weight=weight, dtype="float32", form=form)), rows)
+    assert is_batch_invariant(
+        jax.jit(partial(project, weight=weight, dtype="float32", form=form)), rows
+    )
 
 
 def test_a_model_takes_the_forms_of_its_widths(monkeypatch: pytest.MonkeyPatch) -> None:

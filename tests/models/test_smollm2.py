@@ -1,4 +1,4 @@
-"""The real default target: its weights, its tokenizer, its answers."""
+"""The real default target: its weights, its tokenizer, its completions."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def continued(decoder: Decoder, tokens: list[int]) -> np.ndarray:
     return np.asarray(choices(*nnx.split(decoder), jnp.asarray(padded)))[: len(tokens)]
 
 
-def test_greedy_answers_equal_the_recorded_ones(decoder: Decoder) -> None:
+def test_greedy_completions_equal_the_recorded_ones(decoder: Decoder) -> None:
     short = [row for row in corpus_rows() if len(row["prompt"]) + len(row["response"]) <= LENGTH]
     for row in [row for row in short if row["temperature"] == 0][:3]:
         tokens = [*row["prompt"], *row["response"][:-1]]
@@ -69,12 +69,12 @@ def test_greedy_answers_equal_the_recorded_ones(decoder: Decoder) -> None:
         assert np.mean(actual == np.array(row["response"])) > 0.98
 
 
-def test_a_greedy_answer_is_english(decoder: Decoder, tokenizer: Tokenizer) -> None:
+def test_a_greedy_completion_is_english(decoder: Decoder, tokenizer: Tokenizer) -> None:
     question = {"role": "user", "content": "What is the capital of France?"}
-    prompt, answer = tokenizer.encode_chat([question]), "The capital of France is Paris."
-    chosen = continued(decoder, [*prompt, *tokenizer.encode(answer)])[len(prompt) - 1 :]
+    prompt, completion = tokenizer.encode_chat([question]), "The capital of France is Paris."
+    chosen = continued(decoder, [*prompt, *tokenizer.encode(completion)])[len(prompt) - 1 :]
     assert chosen[-1] in tokenizer.eos_token_ids
-    assert tokenizer.decode(chosen.tolist()) == answer
+    assert tokenizer.decode(chosen.tolist()) == completion
 
 
 def test_chat_prompts_equal_the_recorded_ones(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Connections that are half open: nothing comes through any more, and nobody has said so."""
+"""Connections that are half open: nothing comes through any more, and neither end has closed."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from blockdraft_client.params import DEFAULT_KEEPALIVE
 from blockdraft_runtime.channel import CLIENT_OPTIONS, SERVER_OPTIONS
 
 Options = Sequence[tuple[str, int | str]]
-# gRPC waits a minute for the answer to a ping unless told otherwise.
+# gRPC waits a minute for the reply to a ping unless told otherwise.
 PROMPT_SECONDS = PATIENCE_SECONDS / 2
 
 
@@ -67,7 +67,7 @@ async def read_all(call: Any) -> None:
     [CLIENT_OPTIONS, all_channel_options(None, DEFAULT_KEEPALIVE, None, ())],
     ids=["internal", "sdk"],
 )
-async def test_who_waits_for_an_answer_hears_of_it(options: Options) -> None:
+async def test_a_caller_that_waits_gets_an_error(options: Options) -> None:
     async with ticking(SERVER_OPTIONS, sooner(options)) as (proxy, call, _):
         await asyncio.sleep(0.2)
         proxy.leave_half_open()
@@ -76,7 +76,7 @@ async def test_who_waits_for_an_answer_hears_of_it(options: Options) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_who_answers_lets_go() -> None:
+async def test_the_server_lets_go() -> None:
     async with ticking(sooner(SERVER_OPTIONS), ()) as (proxy, _, ended):
         await asyncio.sleep(0.2)
         proxy.leave_half_open()

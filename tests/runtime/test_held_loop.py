@@ -46,12 +46,12 @@ async def test_finds_the_callback_that_holds_the_loop() -> None:
     held.stop()
     assert held.longest_seconds == max(told)
     assert hold - TICK_SECONDS <= max(told)
-    looks = len(told)
+    checks = len(told)
     await asyncio.sleep(3 * TICK_SECONDS)
-    assert len(told) == looks
+    assert len(told) == checks
 
 
-def test_it_is_one_look_that_comes_late_however_long_the_hold(
+def test_one_check_comes_late_however_long_the_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop, told = PlayedLoop(), list[float]()

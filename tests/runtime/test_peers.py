@@ -58,7 +58,7 @@ async def test_processes_of_one_authority_know_each_other(
         ready.result(PATIENCE_SECONDS)
 
 
-async def test_nobody_else_gets_through(address: str, tmp_path: Path) -> None:
+async def test_no_other_process_gets_through(address: str, tmp_path: Path) -> None:
     stranger = write_peer(tmp_path / "stranger", OTHERS, OURS)
     deceived = write_peer(tmp_path / "deceived", OURS, OTHERS)
     for tls in (None, stranger, deceived):
@@ -79,7 +79,7 @@ async def test_new_connections_show_and_demand_what_the_files_say_now(
     assert await answers(other.aio_channel())
     old = write_peer(tmp_path / "old", OURS)
     assert not await answers(OtherProcess(address, old).aio_channel())
-    # Who was connected stays so.
+    # A connection that stands stays.
     assert await answers(connected)
 
 

@@ -57,7 +57,7 @@ def test_at_the_start_the_file_must_be_right(tmp_path: Path) -> None:
         number(tmp_path / "number")
 
 
-async def test_looks_for_changes_and_tells_of_them(tmp_path: Path) -> None:
+async def test_checks_for_changes_and_reports_them(tmp_path: Path) -> None:
     path = tmp_path / "number"
     path.write_text("1")
     found, changed = number(path), asyncio.Event()

@@ -1,4 +1,4 @@
-"""Memory that two processes map: who may open it, and when it goes."""
+"""Memory that two processes map: which users may open it, and when it goes."""
 
 import os
 import stat
@@ -105,7 +105,9 @@ def test_only_sizes_within_bounds_are_mapped(tmp_path: Path, size: str) -> None:
 @pytest.mark.parametrize(
     "metadata", [[], [("shared-memory", "x")], [("shared-memory-bytes", "8")], [("user", "me")]]
 )
-def test_who_offers_nothing_gets_nothing(tmp_path: Path, metadata: list[tuple[str, str]]) -> None:
+def test_without_an_offer_nothing_is_mapped(
+    tmp_path: Path, metadata: list[tuple[str, str]]
+) -> None:
     assert attach_offered(metadata, tmp_path) is None
 
 

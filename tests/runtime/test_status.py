@@ -104,7 +104,7 @@ async def test_an_unexpected_exception_is_internal_and_not_disclosed() -> None:
     assert "secret" not in (error.details() or "")
 
 
-async def test_an_error_whose_call_has_ended_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_whose_call_has_ended_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     class Ended:
         """What gRPC does where a deadline passes just then, about once in 600 tries."""
 
@@ -116,7 +116,7 @@ async def test_an_error_whose_call_has_ended_is_nobodys(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-async def test_an_error_of_somebody_else_has_no_reason() -> None:
+async def test_an_error_of_another_service_has_no_reason() -> None:
     async with running(Servicer()) as channel:
         call: Any = channel.unary_unary("/test.T/Missing")
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -19,7 +19,7 @@ class Attend(Protocol[LayerCache]):
     """One layer's attention over flat tokens: stores keys and values, then attends causally.
 
     The decoder does not know how tokens are grouped into sequences or where earlier keys are
-    kept; whoever calls it does, and passes that knowledge in as an `Attend`.
+    kept; its caller does, and passes that knowledge in as an `Attend`.
     """
 
     def __call__(
@@ -94,7 +94,7 @@ def rotary_tables(
 ) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
     """Return the cosine and sine of every token's rotations, once for all layers.
 
-    In float32: in bfloat16 neighbouring positions beyond a few hundred would be rotated alike.
+    In float32: bfloat16 would rotate neighbouring positions beyond a few hundred by equal angles.
     """
     frequencies = base_frequencies(config.head_dim, config.rope_theta)
     if config.rope_scaling is not None:

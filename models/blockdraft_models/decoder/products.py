@@ -1,9 +1,9 @@
-"""Products with a weight and sums of rows, as each backend computes them fast and alike.
+"""Products with a weight and sums of rows, fast and batch-invariant on each backend.
 
-Every product with a weight is `project`, every sum of a row that results depend on `row_sums`. What
-is particular here is particular to XLA's CPU backend, which rounds a row otherwise beside another
-number of rows (docs/adr/0009, 0014, 0018, 0043); that it is one is decided when lowering, so that
-compiling for TPU on a host without one is right too.
+Every product with a weight is `project`, every sum of a row that results depend on `row_sums`. The
+special cases are for XLA's CPU backend, which rounds a row otherwise beside another number of rows
+(docs/adr/0009, 0014, 0018, 0043). The backend is known when lowering, so that compiling for TPU on
+a host without one is right too.
 """
 
 import math
@@ -49,13 +49,13 @@ class ProductForm:
 
 
 SAFEST_FORM = ProductForm("weight", 8)
-"""The one that rounded rows alike on every processor and at every width that were tried."""
+"""It was batch-invariant on every processor and at every width that were tried."""
 PRODUCT_FORMS = (
     SAFEST_FORM,
     *(ProductForm("weight", multiple) for multiple in (4, 2)),
     *(ProductForm("rows", multiple) for multiple in (8, 4, 2)),
 )
-"""Those that `product_forms` chooses from."""
+"""The forms that `product_forms` chooses from."""
 
 
 def project(
@@ -127,7 +127,7 @@ _project_bfloat16.defvjp(_forward, _backward)
 def _wide_project(x: Array, weight: Array, dtype: str, form: ProductForm) -> Array:
     rows = x.shape[0]
     if rows > _MOST_ROWS_OF_A_FORM:
-        # What is left over of many rows would also round otherwise at some widths.
+        # The rows that are left over of many would also round otherwise at some widths.
         form = SAFEST_FORM if rows in _FEW_ROWS else ProductForm("rows", 8)
     padded = jnp.pad(x, ((0, -rows % form.multiple), (0, 0)))
     if form.left == "rows":
@@ -174,7 +174,7 @@ def mean_of_squares(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
 
 
 def log_row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
-    """Return the natural logarithm of each row's sum, rounded alike for any number of rows."""
+    """Return the natural logarithm of each row's sum, the same for any number of rows."""
     sums = row_sums(x)
     # Logarithms of whole vectors and of single numbers are computed in different ways on CPU.
     # The barriers keep XLA from computing only those that are wanted.

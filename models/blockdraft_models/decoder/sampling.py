@@ -1,7 +1,7 @@
-"""How tokens are sampled: by noise of seed and position alone, among those that filters leave.
+"""How tokens are sampled: by Gumbel noise of seed and position, among those that filters leave.
 
-Serving and the making of corpora choose with the same noise, so an answer can be made again by
-itself, and the service gives it too when asked with the same seed and temperature (docs/adr/0003).
+Serving and the making of corpora choose with the same Gumbel noise, so that the service gives the
+same completion when asked with the same seed and temperature (docs/adr/0003).
 Target and drafter choose under the same filters: top-k, then top-p of the rest, then min-p. These
 keep whole sets of equal logits and are computed by bisection on the logits' bits, not by sorting: a
 sort of the vocabulary per position is slow on every platform (docs/adr/0008).
@@ -99,7 +99,7 @@ def filter_logits(
     vocab_size = logits.shape[-1]
     order = _ordered_bits(logits)
     top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)
-    # A threshold that nobody asked for is not looked for: that is what takes the time.
+    # A threshold that no row asks for is not searched for: the search is what takes the time.
     everything = jnp.full(order.shape[:1], _LEAST, jnp.int32)
     kth = jax.lax.cond(
         jnp.any(options.top_k > 0),

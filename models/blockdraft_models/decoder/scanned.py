@@ -1,4 +1,4 @@
-"""A decoder whose alike layers are one scanned layer: compiled once, whatever its depth.
+"""A decoder whose equal layers are one scanned layer: compiled once, whatever its depth.
 
 Unrolled, a step of 32 layers takes minutes to compile for a TPU; scanned, five seconds. On CPU
 unrolled layers run faster (docs/adr/0004, docs/adr/0012), so the platform decides.

@@ -1,4 +1,4 @@
-"""Files of a checkpoint directory, from anybody: only what lies there, and no more than is sane."""
+"""Files of an untrusted checkpoint directory: only what lies there, and no more than is sane."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the drafter is told."""
+"""The settings of the drafter."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ SentForm = Literal["auto", "projected", "raw"]
 DRAFTER_NAMES = ("auto", "dflash", "eagle3", "random", "random-eagle3")
 """What `--drafter` may name besides a directory or a hub id; a seed may follow the last two."""
 
-# With this status `blockdraft drafter --find` says that there is none for the target.
+# The exit status of `blockdraft drafter --find` if there is none for the target.
 NO_DRAFTER_STATUS = 3
 
 
@@ -31,25 +31,29 @@ class LearningSettings:
 
     enabled: bool = setting(
         False,
-        "record sequences on disk to learn from them, and take over better weights as they are "
-        "promoted; see docs/learning.md",
+        "keep training samples of sequences on disk, learn from them, and draft with better "
+        "weights as they are promoted; see docs/learning.md",
         flag="learn",
         common=True,
     )
     directory: Path | None = setting(
         None,
-        "folder of the recordings and of the drafter's versions; unset: one for each target in "
-        "`learn` in the folder of BLOCKDRAFT_CACHE",
+        "folder of the training samples and of the drafter's versions; unset: one for each target "
+        "in `learn` in the folder of BLOCKDRAFT_CACHE",
         flag="learn-dir",
     )
     limit_bytes: int = setting(
         4 << 30,
-        "most bytes of recordings; the oldest are deleted first",
+        "most bytes of training samples; the oldest are deleted first",
         flag="learn-limit",
         minimum=1,
     )
     share: float = setting(
-        1.0, "share of the sequences to record", flag="learn-share", above=0, maximum=1
+        1.0,
+        "share of the sequences that become training samples",
+        flag="learn-share",
+        above=0,
+        maximum=1,
     )
 
     def __post_init__(self) -> None:
@@ -59,7 +63,7 @@ class LearningSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
-    """Everything the drafter is told: what it loads and how much it can hold."""
+    """All settings of the drafter: what it loads and how much it can hold."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter: str = setting(
@@ -93,8 +97,8 @@ class DrafterSettings:
     )
     find: bool = setting(
         False,
-        "serve nothing: say where the drafter is stored, downloading it if needed; exit with 3 if "
-        "there is none for the target",
+        "serve nothing: print where the drafter is stored, downloading it if needed; exit with 3 "
+        "if there is none for the target",
     )
     learning: LearningSettings = group(LearningSettings)
     peer_tls: PeerTlsSettings | None = optional_group()

@@ -1,4 +1,4 @@
-"""What every serving process is told."""
+"""The settings that all serving processes share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ DEFAULT_TARGET = "smollm2-135m"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
 SEQUENCES_HELP = "most sequences at once; a drafter leaves those beyond to plain decoding"
 CONTEXT_HELP = (
-    "most tokens of one sequence, prompt and answer together; the pages must hold at least one"
+    "most tokens of one sequence, prompt and completion together; the pages must hold at least one"
 )
 WAITING_HELP = (
-    "requests that may wait beyond those decoded at once; more get QUEUE_FULL, but replays have as "
-    "many places again"
+    "requests that may wait beyond those decoded at once; more get QUEUE_FULL, but as many replays "
+    "may wait in addition"
 )
 DTYPE_HELP = (
-    "element type of weights, cache and contexts; `auto` is bfloat16 on TPU, the faster of both on "
+    "element type of weights and KV caches; `auto` is bfloat16 on TPU, the faster of both on "
     "CPU, which is measured once, and float32 elsewhere"
 )
 

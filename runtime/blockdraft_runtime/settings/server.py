@@ -1,4 +1,4 @@
-"""What the server is told."""
+"""The settings of the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ class PeerName:
 
     @property
     def certified(self) -> str:
-        """Whom the certificates of its processes have to be for."""
+        """The name that the certificates of its processes have to be for."""
         # The dot at the end of a full name keeps the resolver from trying others.
         return self.host.removesuffix(".")
 
@@ -110,7 +110,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything the server is told."""
+    """All settings of the server."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     verifiers: tuple[str, ...] = setting(
@@ -156,7 +156,7 @@ class ServerSettings:
     peer_tls: PeerTlsSettings | None = optional_group()
     limits: LimitsSettings = group(LimitsSettings)
     process: ProcessSettings = group(lambda: ProcessSettings("127.0.0.1:50051"))
-    poll_seconds: float = 0.5  # time between two looks at a verifier's health and load
+    poll_seconds: float = 0.5  # time between two polls of a verifier's health and load
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at files or the network."""
@@ -202,7 +202,7 @@ class ServerSettings:
 
     @property
     def served_name(self) -> str:
-        """Name of the model in requests and answers."""
+        """Name of the model in requests and responses."""
         if self.model_name is not None:
             return self.model_name
         path = Path(self.target).expanduser()

@@ -18,7 +18,7 @@ from blockdraft_models.decoder.published_config import (
     config_to_hf,
 )
 
-# With fields that nobody reads, as in the files.
+# With fields that are not read, as in the files.
 LLAMA3: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "attention_bias": False,

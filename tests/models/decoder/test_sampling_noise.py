@@ -1,4 +1,4 @@
-"""Seeds keep all their bits, and noise of some tokens is that of all tokens at their ids."""
+"""Seeds keep all their bits, and Gumbel noise of some tokens is that of all tokens at their ids."""
 
 import jax
 import numpy as np
@@ -78,8 +78,8 @@ def test_other_tokens_have_other_noise() -> None:
     assert len(np.unique(noise)) > 290
 
 
-def test_the_noise_is_the_one_that_recorded_answers_were_chosen_with() -> None:
-    """Another would change every sampled answer. Expected from the published cipher, in float64."""
+def test_the_noise_is_the_one_that_recorded_completions_were_chosen_with() -> None:
+    """Another would change every sampled completion. From the published cipher, in float64."""
     seed, position, vocab = 0x0123456789ABCDEF, 77, 50
     low, high = (int(word) for word in seed_words(seed))
     key = _threefry(low, high, 0, position)
