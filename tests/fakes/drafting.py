@@ -10,14 +10,14 @@ import numpy as np
 
 from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import ContextRow, Draft, DraftMethod, MethodSpec
+from blockdraft_drafter.method import Draft, DraftMethod, DraftRow, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 
-FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_answer", "repeat_answer")
+FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_response", "repeat_response")
 
 # Says what to draft after an anchor at a position.
 DraftRule = Callable[[int, int, int], Sequence[int]]
@@ -32,7 +32,7 @@ class DraftedFrom:
 
 
 class ScriptedMethod:
-    """A `DraftMethod` that keeps contexts like a real one and drafts what it is told to."""
+    """A `DraftMethod` that keeps features like a real one and drafts what it is told to."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ScriptedMethod:
     def warm_up(self) -> None:
         """Nothing to compile."""
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         """Append, then draft by script."""
         drafts = []
         for row in rows:
@@ -99,7 +99,7 @@ class SessionTransport:
         self.session = Session(method, pool, None, None if learn is None else learn())
         self._fault = fault
         self._held: pb.DraftRequest | None = None
-        self._answers: deque[pb.DraftResponse] = deque()
+        self._responses: deque[pb.DraftResponse] = deque()
         self._broken: str | None = None
         self._closed = False
 
@@ -127,29 +127,29 @@ class SessionTransport:
             self._deliver(held, None)
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer, if there is one."""
-        if self._answers:
-            return self._answers.popleft()
+        """Return the next response, if there is one."""
+        if self._responses:
+            return self._responses.popleft()
         if self._broken:
             raise TransportError(self._broken)
         return None
 
     def close(self) -> None:
-        """Forget the stream's contexts."""
+        """Forget the stream's draft KV caches."""
         if not self._closed:
             self._closed = True
             self.session.close()
 
     def _deliver(self, request: pb.DraftRequest, fault: str | None) -> None:
         try:
-            answer = self.session.step(request)
+            response = self.session.step(request)
         except StepOutOfOrderError as error:
             self._broken = str(error)
             return
-        if fault != "lose_answer":
-            self._answers.append(answer)
-        if fault == "repeat_answer":
-            self._answers.append(answer)
+        if fault != "lose_response":
+            self._responses.append(response)
+        if fault == "repeat_response":
+            self._responses.append(response)
 
 
 @dataclass

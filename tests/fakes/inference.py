@@ -1,6 +1,6 @@
 """An `InferenceService` over a real socket, with knobs for everything that can go wrong.
 
-It answers every prompt with the same tokens, three per message: "one two three ..." with ids
+It completes every prompt with the same tokens, three per message: "one two three ..." with ids
 1, 2, 3, ...; what each usage figure amounts to can be computed by hand from `USAGE`.
 """
 

@@ -17,8 +17,8 @@ from tests.fuzz.services import (
     Known,
     drafter_methods,
     inference_methods,
-    known_answer,
     known_draft,
+    known_response,
     known_tokens,
     verifier_methods,
 )
@@ -62,7 +62,7 @@ async def _fuzz_process(stack: Stack, name: str, seed: int, messages: int) -> di
         bad.append((name, [], f"from {warm.descriptors} to {end.descriptors} descriptors"))
     return {
         "messages": tally.messages + more.messages,
-        "answers": dict((tally.answers + more.answers).most_common()),
+        "responses": dict((tally.responses + more.responses).most_common()),
         "mib": [round(warm.mib), round(end.mib)],
         "descriptors": [warm.descriptors, end.descriptors],
         "threads": [warm.threads, end.threads],
@@ -74,7 +74,7 @@ async def _service(
     stack: Stack, name: str, channel: grpc.aio.Channel
 ) -> tuple[tuple[calls.Method, ...], Known]:
     if name == "server":
-        return inference_methods(), known_answer(channel)
+        return inference_methods(), known_response(channel)
     if name != "drafter":
         return verifier_methods(), known_tokens(channel)
     stub: Any = DrafterServiceStub(channel)
@@ -108,7 +108,7 @@ def main() -> int:
     services = found.get("messages", {})
     bad = [each["bad"] for each in services.values() if isinstance(each, dict) and "bad" in each]
     bad += [services.get("held"), services.get("log_errors"), found.get("files", {}).get("bad")]
-    print("BAD: see above" if any(bad) else "GOOD: only answers and clear errors")
+    print("BAD: see above" if any(bad) else "GOOD: only responses and clear errors")
     return int(any(bad))
 
 

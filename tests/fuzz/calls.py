@@ -16,7 +16,7 @@ from tests.fuzz.mutations import mutated_message
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
 
-# Longer than any answer takes: what has no end by then hangs.
+# Longer than any response takes: what has no end by then hangs.
 HANG_SECONDS = 60.0
 AT_ONCE = 16
 _LEAVING = 0.03
@@ -37,7 +37,7 @@ class Tally:
     """What came back."""
 
     messages: int = 0  # how many were sent
-    answers: Counter[str] = field(default_factory=Counter)  # how many calls ended in each way
+    responses: Counter[str] = field(default_factory=Counter)  # how many calls ended in each way
     # What must not happen: the method and the bytes sent, and what came of them.
     bad: list[tuple[str, list[bytes], str]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ async def fuzz(
     messages: int,
     seed: int,
 ) -> Tally:
-    """Send so many mutated messages, and now and then one whose answer is always the same."""
+    """Send so many mutated messages, and now and then one whose response is always the same."""
     draw = random.Random(seed)
     tally = Tally()
     right = await known()
@@ -61,7 +61,7 @@ async def fuzz(
             tally.messages += len(sent)
             leaving = draw.random() < _LEAVING
             ended = await _call(channel, method.path, sent, leaving)
-            tally.answers[ended.removeprefix("BAD ")] += 1
+            tally.responses[ended.removeprefix("BAD ")] += 1
             if ended.startswith("BAD "):
                 tally.bad.append((method.path, sent, ended))
 
@@ -69,11 +69,11 @@ async def fuzz(
         while tally.messages < messages:
             await asyncio.sleep(1.0)
             if await known() != right:
-                tally.bad.append(("known", [], "BAD another answer to the known request"))
+                tally.bad.append(("known", [], "BAD another response to the known request"))
 
     await asyncio.gather(*(caller() for _ in range(AT_ONCE)), asyncio.wait_for(asker(), None))
     if await known() != right:
-        tally.bad.append(("known", [], "BAD another answer to the known request"))
+        tally.bad.append(("known", [], "BAD another response to the known request"))
     return tally
 
 

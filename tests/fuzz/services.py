@@ -129,8 +129,8 @@ def drafter_methods(
     )
 
 
-def known_answer(channel: grpc.aio.Channel) -> Known:
-    """Return what asks the public service for an answer that is always the same."""
+def known_response(channel: grpc.aio.Channel) -> Known:
+    """Return a call of the public service whose response is always the same."""
     stub: Any = InferenceServiceStub(channel)
     request = inference_pb2.GenerateRequest(
         prompt=inference_pb2.Prompt(text="known"),
@@ -166,19 +166,19 @@ def known_tokens(channel: grpc.aio.Channel) -> Known:
 
 
 def known_draft(channel: grpc.aio.Channel, methods: tuple[Method, ...]) -> Known:
-    """Return what asks a drafter for a draft that is always the same."""
+    """Return a call of a drafter whose draft is always the same."""
     stub: Any = DrafterServiceStub(channel)
     [request] = methods[0].requests[0]
 
     async def ask() -> object:
         call = stub.Draft(_only(request), timeout=_KNOWN_SECONDS)
-        # Slots may be in use; each other answer is the same.
+        # Slots may be in use; each other response is the same.
         return [[list(draft.token_ids) for draft in response.drafts] async for response in call]
 
     async def until_served() -> object:
-        while len((answer := await ask())[0]) < 2:  # type: ignore[index]
+        while len((response := await ask())[0]) < 2:  # type: ignore[index]
             await asyncio.sleep(0.05)
-        return answer
+        return response
 
     return until_served
 

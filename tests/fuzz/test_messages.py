@@ -1,4 +1,4 @@
-"""Mutated messages to each service: a typed error or an answer, and never anything else."""
+"""Mutated messages to each service: a typed error or a response, and never anything else."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from tests.fuzz.calls import Tally, fuzz
 from tests.fuzz.services import (
     drafter_methods,
     inference_methods,
-    known_answer,
     known_draft,
+    known_response,
     known_tokens,
     verifier_methods,
 )
@@ -46,8 +46,10 @@ async def check(fuzzing: Callable[[int], Awaitable[Tally]]) -> None:
     tally.bad += (more := await fuzzing(MESSAGES)).bad
     assert not tally.bad, tally.bad[:3]
     # Right ones are among them, and wrong ones.
-    assert more.answers["OK"] > MESSAGES // 20
-    assert sum(count for name, count in more.answers.items() if "INVALID" in name) > MESSAGES // 20
+    assert more.responses["OK"] > MESSAGES // 20
+    assert (
+        sum(count for name, count in more.responses.items() if "INVALID" in name) > MESSAGES // 20
+    )
     assert descriptors() <= before + 2
 
 
@@ -59,7 +61,7 @@ async def test_messages_to_the_server() -> None:
     ):
         await check(
             lambda count: fuzz(
-                running.channel, inference_methods(), known_answer(running.channel), count, 1
+                running.channel, inference_methods(), known_response(running.channel), count, 1
             )
         )
         await until(lambda: running.metric("requests_running") == 0)

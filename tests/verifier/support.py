@@ -83,7 +83,7 @@ class Outcome:
 
     @property
     def usage(self) -> Usage:
-        """What an answer that has ended consumed."""
+        """What a completion that has ended consumed."""
         usage = self.events[-1].usage
         assert usage is not None
         return usage
@@ -153,7 +153,7 @@ def link_to(draft: DraftRule) -> SessionLink:
 
 
 def wrong(position: int, anchor: int, length: int) -> list[int]:
-    """DraftRule a token that the tiny target is never seen to say after `anchor`."""
+    """Draft a token that the tiny target is never seen to say after `anchor`."""
     return [(anchor + 1) % 256] * length
 
 

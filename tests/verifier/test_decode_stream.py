@@ -175,8 +175,8 @@ async def test_a_refused_sequence_disturbs_no_other(
             "prompt_token_ids",
         )
         await server.steps(TOKENS)
-        (answer,) = (await anext(server.responses)).sequences
-        assert (answer.sequence_id, list(answer.token_ids)) == (1, expected[0])
+        (message,) = (await anext(server.responses)).sequences
+        assert (message.sequence_id, list(message.token_ids)) == (1, expected[0])
 
 
 async def test_a_cancelled_sequence_frees_its_pages_and_disturbs_no_other(
@@ -190,7 +190,7 @@ async def test_a_cancelled_sequence_frees_its_pages_and_disturbs_no_other(
         await first
         await server.steps(1)
         cancel = pb.CancelSequence()
-        # Unknown ones, and those that have ended, are no mistake.
+        # An unknown sequence, or one that has ended, is no mistake.
         await server.ask(
             pb.DecodeRequest(sequence_id=0, cancel=cancel),
             pb.DecodeRequest(sequence_id=0, cancel=cancel),

@@ -36,18 +36,18 @@ def reference(tokens: list[int]) -> Match | None:
     return best
 
 
-def looked(prompt_lookup: PromptLookup, candidates: int = module.CANDIDATES) -> Match | None:
+def searched(prompt_lookup: PromptLookup, candidates: int = module.CANDIDATES) -> Match | None:
     """Index all that there is, and return what is found among so many candidates."""
     prompt_lookup.index(ALL)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "CANDIDATES", candidates)
-        prompt_lookup.look()
+        prompt_lookup.search()
     return prompt_lookup.match
 
 
 @given(TOKENS, st.data())
 def test_the_longest_and_latest_occurrence_is_found(tokens: list[int], data: st.DataObject) -> None:
-    assert looked(PromptLookup(tokens), ALL) == reference(tokens)
+    assert searched(PromptLookup(tokens), ALL) == reference(tokens)
     # Growing and indexing in pieces changes nothing.
     grown: list[int] = []
     prompt_lookup = PromptLookup(grown)
@@ -56,12 +56,12 @@ def test_the_longest_and_latest_occurrence_is_found(tokens: list[int], data: st.
         prompt_lookup.index(data.draw(st.integers(0, 3)))
     while prompt_lookup.behind:
         assert prompt_lookup.index(2) <= 2
-    assert looked(prompt_lookup, ALL) == reference(tokens)
+    assert searched(prompt_lookup, ALL) == reference(tokens)
 
 
 @given(TOKENS, st.integers(1, 8))
 def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> None:
-    found, longest = looked(PromptLookup(tokens), candidates), reference(tokens)
+    found, longest = searched(PromptLookup(tokens), candidates), reference(tokens)
     assert (found is None) == (longest is None)
     if found is not None and longest is not None:
         assert SHORTEST_MATCH <= found.length <= longest.length
@@ -73,20 +73,20 @@ def test_a_bounded_search_tells_no_lies(tokens: list[int], candidates: int) -> N
 def test_what_is_known_is_found_however_far_back_it_is() -> None:
     rng = random.Random(0)
     text = [rng.randrange(2, 100) for _ in range(20)]
-    # The pair that comes at the end occurs more often since than a search looks at.
+    # The pair that comes at the end occurs more often since than a search compares.
     tokens = [*text, *([0, *text[8:10]] * 40), *text[:8]]
     prompt_lookup = PromptLookup(tokens)
-    assert looked(prompt_lookup, 4) == Match(8, 8, len(tokens))
+    assert searched(prompt_lookup, 4) == Match(8, 8, len(tokens))
     tokens += text[8:10]
     far = Match(10, 10, len(tokens))
-    assert looked(prompt_lookup, 4) == far
-    assert looked(PromptLookup(tokens), 4) != far
+    assert searched(prompt_lookup, 4) == far
+    assert searched(PromptLookup(tokens), 4) != far
 
 
 @given(TOKENS, st.integers(0, 40))
 def test_a_continuation_is_what_followed_again_and_again(tokens: list[int], count: int) -> None:
     prompt_lookup = PromptLookup(tokens)
-    match = looked(prompt_lookup)
+    match = searched(prompt_lookup)
     if match is None:
         assert prompt_lookup.continuation(count) == ()
     else:
@@ -120,7 +120,7 @@ def test_memory_is_linear_and_a_search_is_bounded(text: str) -> None:
     assert len(prompt_lookup._earlier) == len(tokens) + 1
     assert len(prompt_lookup._last) <= len(tokens)
     tokens.reads = 0
-    prompt_lookup.look()
+    prompt_lookup.search()
     assert tokens.reads <= 4 + 2 * module.CANDIDATES * (LONGEST_MATCH + 1)
 
 
@@ -128,15 +128,15 @@ def test_an_outcome_says_how_far_a_prediction_went() -> None:
     tokens = [1, 2, 3, 4, 5, 9, 1, 2]
     prompt_lookup = PromptLookup(tokens)
     prompt_lookup.index(ALL)
-    assert prompt_lookup.look() is None
+    assert prompt_lookup.search() is None
     assert prompt_lookup.match is not None
     assert prompt_lookup.match.length == 2
     assert prompt_lookup.continuation(3) == (3, 4, 5)
     # While nothing comes, nothing is learned.
-    assert prompt_lookup.look() is None
+    assert prompt_lookup.search() is None
     assert prompt_lookup.continuation(1) == (3,)
     tokens += [3, 4, 8]
-    assert prompt_lookup.look() == Outcome(2, right=2, missed=True)
+    assert prompt_lookup.search() == Outcome(2, right=2, missed=True)
     assert prompt_lookup.match is None
 
 
@@ -145,13 +145,13 @@ def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
     text = [rng.randrange(1000) for _ in range(80)]
     tokens = [*text, *text[:3]]
     prompt_lookup = PromptLookup(tokens)
-    match = looked(prompt_lookup)
+    match = searched(prompt_lookup)
     for step in range(3, 70, 4):
         assert match is not None
         assert match.length == min(step, LONGEST_MATCH)
         assert prompt_lookup.continuation(4) == tuple(text[step : step + 4])
         tokens += text[step : step + 4]
-        assert prompt_lookup.look() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
+        assert prompt_lookup.search() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
         match = prompt_lookup.match
 
 
@@ -162,13 +162,13 @@ def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
 def test_outcomes_agree_with_what_was_predicted(text: list[int], steps: list[int]) -> None:
     tokens = text[:3]
     prompt_lookup = PromptLookup(tokens)
-    match = looked(prompt_lookup)
+    match = searched(prompt_lookup)
     for step in steps:
         new = text[len(tokens) : len(tokens) + step]
         predicted = prompt_lookup.continuation(len(new))
         tokens += new
         prompt_lookup.index(len(new))
-        outcome = prompt_lookup.look()
+        outcome = prompt_lookup.search()
         if match is None or not new:
             assert outcome is None
         else:

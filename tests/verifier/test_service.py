@@ -201,17 +201,19 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
         verifier.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
         for pair in (requests[:2], requests[2:]):
             streams = [verifier.stream(request, log_probs=2) for request in pair]
-            for request, answer in zip(
+            for request, messages in zip(
                 pair, await asyncio.gather(*map(collect, streams)), strict=True
             ):
                 outcome = expected[requests.index(request)]
-                assert tokens_of(answer) == outcome.tokens
-                assert [m.HasField("usage") for m in answer] == [False] * (len(answer) - 1) + [True]
-                assert {m.finish_reason for m in answer[:-1]} <= {0}
-                assert answer[-1].finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
-                assert answer[-1].usage.prompt_tokens == len(request.prompt)
-                assert answer[-1].usage.output_tokens == len(outcome.tokens)
-                for message in answer:
+                assert tokens_of(messages) == outcome.tokens
+                assert [m.HasField("usage") for m in messages] == [False] * (len(messages) - 1) + [
+                    True
+                ]
+                assert {m.finish_reason for m in messages[:-1]} <= {0}
+                assert messages[-1].finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
+                assert messages[-1].usage.prompt_tokens == len(request.prompt)
+                assert messages[-1].usage.output_tokens == len(outcome.tokens)
+                for message in messages:
                     assert len(message.log_probs) == len(message.token_ids)
                     assert all(len(entry.token_ids) == 2 for entry in message.log_probs)
         resumed = verifier.stream(requests[0], emitted_token_ids=expected[0].tokens[:1])
@@ -267,12 +269,12 @@ async def test_a_full_queue_is_refused_also_during_a_step(
     full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert await asyncio.wait_for(refused(verifier.stream(SHORT)), PATIENCE_SECONDS) == full
     runner.gate.set()
-    for answer in await asyncio.gather(*map(collect, streams)):
-        assert len(tokens_of(answer)) == 4
+    for messages in await asyncio.gather(*map(collect, streams)):
+        assert len(tokens_of(messages)) == 4
     assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
 
 
-async def test_an_invalid_request_disturbs_nobody(verifier: Served) -> None:
+async def test_an_invalid_request_disturbs_no_other(verifier: Served) -> None:
     expected = tokens_of(await collect(verifier.stream(LONG)))
     stream = aiter(verifier.stream(LONG))
     first = await anext(stream)
@@ -319,7 +321,7 @@ async def test_every_call_gets_an_error_of_its_own_while_the_model_is_loaded() -
     assert frames[0] == frames[2]
 
 
-async def test_a_failing_engine_tells_everybody(
+async def test_a_failing_engine_tells_all_callers(
     verifier: Served, runner: GatedRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner.close_gate()

@@ -31,8 +31,8 @@ from blockdraft_verifier.slice.mirror import StepFollower, StepLeader
 logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.5
-# At the first look after the whole process stood still, the step has had no time to end.
-_OVERDUE_LOOKS = 2
+# At the first poll after the whole process stood still, the step has had no time to end.
+_OVERDUE_POLLS = 2
 # For telling callers; their streams cannot go on.
 _LEAVE_SECONDS = 3.0
 
@@ -202,10 +202,10 @@ class FollowerApp:
 
 async def _watch(engine: Engine, on_failure: Callable[[], None]) -> None:
     """End the process when a step does not end."""
-    looks = 0
-    while looks < _OVERDUE_LOOKS:
+    polls = 0
+    while polls < _OVERDUE_POLLS:
         await asyncio.sleep(_WATCH_SECONDS)
-        looks = looks + 1 if engine.watch.overdue else 0
+        polls = polls + 1 if engine.watch.overdue else 0
     logger.error("a step does not end; where the threads are:")
     faulthandler.dump_traceback(all_threads=True)
     _leave(on_failure)

@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
 def run_self_test(settings: VerifierSettings) -> int:
     """Load the target, compile its steps, compare them, and print what was found.
 
-    It says how steps round before any of them is padded to another, as it would be in service. The
-    exit code is 0 if every step rounds alike.
+    It reports the numerics classes before any step is padded to another, as it would be in service.
+    The exit code is 0 if all steps are batch-invariant.
     """
     from blockdraft_verifier.device.feature_form import NO_FEATURES
     from blockdraft_verifier.loading import load_target, report_compiled

@@ -1,8 +1,8 @@
-"""The identity of what a verifier computes: its target, and whatever decides how it rounds.
+"""The identity of what a verifier computes: its target, and all that its numerics depend on.
 
 Two verifiers of the same target need not give the same tokens: in another element type, on another
-device or compiled by another version, logits round otherwise, and a near tie falls to the other
-token. An answer may go on only where its computation is the same.
+device or compiled by another version, logits differ in their last bits, and a near tie falls to the
+other token. A completion may go on only on a verifier with the same computation.
 """
 
 import hashlib
@@ -31,8 +31,9 @@ class Computation:
     device_kind: str  # what it runs on; of a CPU also its instructions
     device_count: int  # how many of them the target is divided over
     compiler: str  # version of jaxlib and of the device's own compiler
-    # Whether all compiled steps round alike; empty while nobody has looked. Which ones do is left
-    # out: it changes with the drafter, whose blocks decide what is compiled.
+    # Whether all compiled steps are batch-invariant; empty before the self-test. The numerics
+    # classes are left out: they change with the drafter, whose blocks decide what is compiled. The
+    # name of the field is part of the fingerprint.
     rounding: Rounding = ""
     product_forms: tuple[str, ...] = ()  # how a CPU multiplies with bfloat16 weights of each width
 

@@ -15,7 +15,7 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 
 # Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
 MAX_MESSAGE_TOKENS = 16384
-# Refusals of about 2 kB that a server has not been sent: with so many, it is not heard any more.
+# Refusals of about 2 kB that a server has not been sent: with so many, its requests are not read.
 MAX_REFUSED = 256
 
 Submit = Callable[[pb.SequenceRequest, Listener, StepEnd], Sequence]
@@ -26,7 +26,7 @@ class DecodeStream:
 
     The engine's thread hands over what a step gained for all of them at once. What a server has
     not been sent is kept by sequence and goes out in as few messages as it fits into, so that a
-    server that does not read costs no more than the answers are long.
+    server that does not read costs no more memory than its completions.
     """
 
     def __init__(self, submit: Submit, cancel: Callable[[Sequence], None]) -> None:
@@ -34,7 +34,7 @@ class DecodeStream:
         self._submit = submit
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
-        # Those of which the last message has not been sent.
+        # Sequences whose last message has not been sent.
         self._sequences: dict[int, Sequence] = {}
         self._refused: dict[int, ServiceError] = {}
         self._unsent: dict[int, deque[TokensGained]] = {}
@@ -55,7 +55,8 @@ class DecodeStream:
         """Yield the messages of the stream, and do what `requests` ask for meanwhile.
 
         Ends when all requests have come or `drain` was called, and no sequence is left. When the
-        generator is closed, or requests break the rules of the stream, those left are cancelled.
+        generator is closed, or requests break the rules of the stream, the sequences that are left
+        are cancelled.
         """
         reading = asyncio.ensure_future(self._read(requests))
         try:
@@ -97,7 +98,7 @@ class DecodeStream:
             raise invalid_argument("sequence_id", message, sequence_id=number)
         try:
             self._sequences[number] = self._submit(
-                request, partial(self._hear, number), self._hand_over
+                request, partial(self._keep, number), self._hand_over
             )
         except ServiceError as error:
             self._refused[number] = error
@@ -109,7 +110,7 @@ class DecodeStream:
         if sequence is not None:
             self._cancel(sequence)
 
-    def _hear(self, number: int, event: TokensGained) -> None:
+    def _keep(self, number: int, event: TokensGained) -> None:
         """Keep what a step gained for a sequence; called on the engine's thread."""
         self._step.append((number, event))
 
@@ -120,7 +121,7 @@ class DecodeStream:
 
     def _take_over(self, step: list[tuple[int, TokensGained]]) -> None:
         for number, event in step:
-            # Those that were cancelled meanwhile are not there.
+            # A sequence that was cancelled meanwhile is not there.
             if number in self._sequences:
                 self._unsent.setdefault(number, deque()).append(event)
         self._changed.set()

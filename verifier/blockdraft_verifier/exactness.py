@@ -1,9 +1,9 @@
-"""Classes of rounding: the step shapes that give the same bits for the same tokens.
+"""Numerics classes: the step shapes that give the same bits for the same tokens.
 
-The contract of the verifier: for one element type on one device, the logits of a position depend
-on the tokens up to it and on nothing else. Not on how many tokens or rows share the step, nor on
-how a prompt was cut, what the prefix cache held, or which attempt it is. All of that comes down to
-one thing: whatever the shape of a step, a position gets the same bits.
+Batch invariance is the contract of the verifier: for one element type on one device, the logits of
+a position depend on the tokens up to it and on nothing else. They do not depend on how many tokens
+or rows share the step, how a prompt was cut, what the prefix cache held, or which attempt it is.
+All of that comes down to one thing: whatever the shape of a step, a position gets the same bits.
 """
 
 import logging
@@ -24,12 +24,12 @@ class Exactness:
     """What a self-test found."""
 
     dtype: str  # element type that the target computes in
-    # Step shapes that round alike, class by class, each in the order of their size.
+    # Step shapes that give the same bits, class by class, each in the order of their size.
     classes: tuple[tuple[Bucket, ...], ...]
     # Shapes that give one row other bits than another row of the same step. Each is a class of its
     # own as well.
     unsteady: tuple[Bucket, ...] = ()
-    # Shapes that round otherwise and are not served, but padded to one of those above.
+    # Shapes of other classes, which are not served but padded to one of `classes`.
     padded: tuple[Bucket, ...] = ()
 
     @property
@@ -38,19 +38,19 @@ class Exactness:
         return len(self.classes) == 1 and not self.unsteady
 
     def mended(self) -> "Exactness":
-        """Return what holds if every step is padded to a shape that rounds like the largest."""
+        """Return what holds if every step is padded to a shape of the largest one's class."""
         largest = max(bucket for shapes in self.classes for bucket in shapes)
         if largest in self.unsteady:
             raise InexactError(
                 f"{self.summary()}. No padding mends that: --dtype float32 may be exact enough, "
-                "--allow-inexact serves answers that may depend on drafts and on other requests"
+                "--allow-inexact serves completions that may depend on drafts and on other requests"
             )
         [kept] = (shapes for shapes in self.classes if largest in shapes)
         others = sorted(bucket for shapes in self.classes if shapes != kept for bucket in shapes)
         return Exactness(self.dtype, (kept,), padded=tuple(others))
 
     def log(self, seconds: Mapping[Bucket, float]) -> None:
-        """Say what was found, and what padding costs."""
+        """Log what was found, and what padding costs."""
         logger.log(logging.INFO if self.exact else logging.WARNING, "%s", self.summary())
         for bucket in self.padded:
             instead = bucket_for(self.classes[0], bucket.rows, bucket.tokens)
@@ -64,13 +64,16 @@ class Exactness:
         count = sum(map(len, self.classes))
         if self.padded:
             padded = " ".join(map(str, self.padded))
-            return f"exact in {self.dtype}: {count} step shapes round alike, {padded} are padded"
+            return (
+                f"exact in {self.dtype}: {count} step shapes are batch-invariant, "
+                f"{padded} are padded"
+            )
         if self.exact:
-            return f"exact in {self.dtype}: all {count} step shapes round alike"
+            return f"exact in {self.dtype}: all {count} step shapes are batch-invariant"
         found = " | ".join(" ".join(map(str, shapes)) for shapes in self.classes)
         return (
-            f"not exact in {self.dtype}: {count} step shapes (rows x tokens) round in "
-            f"{len(self.classes)} ways: {found}"
+            f"not exact in {self.dtype}: {count} step shapes (rows x tokens) fall into "
+            f"{len(self.classes)} numerics classes: {found}"
         )
 
 

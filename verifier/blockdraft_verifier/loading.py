@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedTarget(NamedTuple):
-    """A target that is ready to be compiled; how its steps round is not known yet.
+    """A target that is ready to be compiled; whether it is batch-invariant is not known yet.
 
     `mirror` is its part in running every step on all hosts, None for a single process.
     """

@@ -2,10 +2,10 @@
 
 Every position is chained to the previous one that follows the same two tokens. To find the longest
 earlier occurrence of the newest tokens, a few positions of their chain are compared backwards,
-newest first. So a token costs one look into a dictionary when it is added, a search costs a bounded
-number of comparisons, and memory is linear: a suffix automaton took 3 to 9 times as long and 25 to
-90 times as much memory for the same tokens. What a search misses is an occurrence further back than
-`CANDIDATES` others; one that was found is followed on, however far back it is.
+newest first. So adding a token costs one access to a dictionary, a search costs a bounded number of
+comparisons, and memory is linear: a suffix automaton took 3 to 9 times as long and 25 to 90 times
+as much memory for the same tokens. A search misses an occurrence further back than `CANDIDATES`
+others; an occurrence that was found is followed on, however far back it is.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHORTEST_MATCH = 2
-"""Tokens that must agree for a position to be looked at."""
+"""Tokens that must agree for a position to be compared."""
 LONGEST_MATCH = 32
 """Tokens that are compared; longer matches are as good as this."""
 CANDIDATES = 16
@@ -35,7 +35,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a prediction, whether or not anybody verified it."""
+    """What became of a prediction, whether or not it was verified."""
 
     match_length: int  # tokens that had agreed when it was made
     right: int  # tokens that came as predicted
@@ -43,7 +43,7 @@ class Outcome:
 
 
 class PromptLookup:
-    """All earlier occurrences in one sequence, and the one of its newest tokens."""
+    """All earlier occurrences in one sequence, and the match of its newest tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         """Read `tokens`, which may only grow; nothing is indexed yet."""
@@ -69,7 +69,7 @@ class PromptLookup:
             last[pair] = position
         return max(0, stop - start)
 
-    def look(self) -> Outcome | None:
+    def search(self) -> Outcome | None:
         """Find the present match, and return what became of the previous one.
 
         None if there was none, or nothing came since.
@@ -112,7 +112,7 @@ class PromptLookup:
         for _ in range(CANDIDATES):
             if position == _NOWHERE:
                 break
-            # What does not agree beyond the best so far needs no further look.
+            # A position that does not agree beyond the best so far is not compared further.
             if position > best and tokens[position - best - 1] == tokens[end - best - 1]:
                 length = self._agreeing(position)
                 if length > best:

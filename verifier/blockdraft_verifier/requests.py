@@ -25,11 +25,11 @@ def parse_request(
 ) -> GenerationRequest:
     """Return the request a message asks for, or raise a `ServiceError` that names the field.
 
-    The server has checked all this already; a verifier in a cluster is spoken to by others too.
+    The server has checked all this already; in a cluster, others may call a verifier too.
     """
     for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
         tokens = getattr(message, field)
-        # Told at once for the many that are right.
+        # One quick check for the many lists that are right.
         if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
             continue
         for index, token in enumerate(tokens):

@@ -7,8 +7,8 @@ so that the loop over the context runs on for them. Compared are the keys and va
 left in the cache, and the log probabilities after the last position; on a slice of several hosts
 the latter alone.
 
-What rounds differently once in a hundred positions is found only if so many are compared: a few at
-every start, more when somebody asks.
+A difference in one of a hundred positions is found only if so many are compared: a few at every
+start, more with `--self-test`.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ ON_REQUEST = 128
 
 
 def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
-    """Find which compiled steps of a target round alike.
+    """Find which compiled steps of a target give the same bits.
 
-    It overwrites pages of the cache: nobody may own any, and what they hold must be forgotten.
+    It overwrites pages of the cache: no sequence may own any, and their contents must be forgotten.
     """
     probe = _Probe.of(runner, span)
     probe.compute_text()
@@ -50,9 +50,9 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
 
 
 def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -> Exactness:
-    """Find which steps round alike, and have a bfloat16 target serve only such.
+    """Find the numerics classes, and have a bfloat16 target serve one of them only.
 
-    In float32 rounding hardly ever decides a token, so that nothing is padded for it there.
+    In float32 rounding hardly ever decides a token, so that nothing is padded there.
     """
     found = self_test(runner, span)
     if found.exact or allow_inexact or runner.dtype != jnp.bfloat16:
@@ -105,14 +105,14 @@ class _Probe:
     def signatures(self, bucket: Bucket) -> set[bytes]:
         """Return all that comparing rows of a step's shape computed, beside any number of others.
 
-        One signature if all rounded alike.
+        One signature if all got the same bits.
         """
         most = min(bucket.rows, bucket.tokens)
         live = [count for count in _LIVE_ROWS if count < most]
         return {found for count in (*live, most) for found in self._computed(bucket, count)}
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
-        # A row of more tokens than compared would need room that nobody looks at.
+        # A row of more tokens than compared would need pages that are never compared.
         at_a_time = min(self.span, max(1, bucket.tokens // live_rows))
         row_pages = list(self._row_pages(live_rows, at_a_time))
         comparing = range(0, len(row_pages), 2)
@@ -128,8 +128,8 @@ class _Probe:
                     rows.append(self._row(pages, first, stop))
             outputs = self.runner.run_in(bucket, rows)
         for index in comparing:
-            said = _log_probs(outputs, self._last_choice(rows, index))
-            yield _digest(self._kept(row_pages[index]), said)
+            log_probs = _log_probs(outputs, self._last_choice(rows, index))
+            yield _digest(self._kept(row_pages[index]), log_probs)
 
     def _row_pages(self, count: int, at_a_time: int) -> Iterator[tuple[int, ...]]:
         """Return the pages of each row: the text's, but for those that the row writes to."""

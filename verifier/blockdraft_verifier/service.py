@@ -1,4 +1,4 @@
-"""The gRPC face of the engine."""
+"""The gRPC service of the engine."""
 
 import contextlib
 import uuid
@@ -98,7 +98,7 @@ class VerifierService(VerifierServiceServicer):
                     exact=exactness.exact,
                     dtype=exactness.dtype,
                     classes=[
-                        pb.RoundingClass(steps=map(str, shapes)) for shapes in exactness.classes
+                        pb.NumericsClass(steps=map(str, shapes)) for shapes in exactness.classes
                     ],
                     padded=map(str, exactness.padded),
                 )

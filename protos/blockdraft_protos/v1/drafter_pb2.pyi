@@ -55,7 +55,7 @@ class _SequenceErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Seq
     SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH: _SequenceErrorCode.ValueType  # 1
     """context_start differs from the drafter's context length."""
     SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED: _SequenceErrorCode.ValueType  # 2
-    """No slot is free, or the context would exceed max_context_tokens."""
+    """No slot is free, or the sequence would exceed max_context_tokens."""
     SEQUENCE_ERROR_CODE_INVALID_INPUT: _SequenceErrorCode.ValueType  # 3
     """Features, anchor, draft length or sampling are malformed."""
 
@@ -67,7 +67,7 @@ SEQUENCE_ERROR_CODE_UNSPECIFIED: SequenceErrorCode.ValueType  # 0
 SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH: SequenceErrorCode.ValueType  # 1
 """context_start differs from the drafter's context length."""
 SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED: SequenceErrorCode.ValueType  # 2
-"""No slot is free, or the context would exceed max_context_tokens."""
+"""No slot is free, or the sequence would exceed max_context_tokens."""
 SEQUENCE_ERROR_CODE_INVALID_INPUT: SequenceErrorCode.ValueType  # 3
 """Features, anchor, draft length or sampling are malformed."""
 Global___SequenceErrorCode: _TypeAlias = SequenceErrorCode  # noqa: Y015
@@ -124,7 +124,7 @@ class DrafterServiceDescribeResponse(_message.Message):
     feature_dtype: Global___DataType.ValueType
     """Element type in which features are to be sent."""
     max_sequences: _builtins.int
-    """Most sequences with a context at once."""
+    """Most sequences with a draft KV cache at once."""
     max_context_tokens: _builtins.int
     """Most committed positions per sequence."""
     max_feature_rows: _builtins.int
@@ -134,8 +134,8 @@ class DrafterServiceDescribeResponse(_message.Message):
     trained: _builtins.bool
     """Whether the weights were trained for this target (false for random initialization)."""
     learns: _builtins.bool
-    """Whether the drafter learns from what it is sent: then it wants the features of sequences for
-    which nothing is drafted too, and those of the last tokens of each.
+    """Whether the drafter learns from what it is sent: then it also wants the features of sequences
+    for which nothing is drafted, and those of the last tokens of each.
     """
     @_builtins.property
     def target_layer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -295,13 +295,13 @@ class DraftRequest(_message.Message):
 
     @_builtins.property
     def released_sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Sequences whose contexts may be dropped; done before the step."""
+        """Sequences whose draft KV caches may be dropped; done before the step."""
 
     @_builtins.property
     def features(self) -> Global___Tensor:
         """Features of newly committed positions, [rows, feature_width]: those of the first sequence, then
         those of the second, and so on. May be absent if there are none. If their form is wrong, every
-        sequence is refused that brings some.
+        sequence that brings some is refused.
         """
 
     def __init__(
@@ -349,7 +349,7 @@ class SequenceDraft(_message.Message):
     draft_length: _builtins.int
     """Tokens to draft, 0 to block_size - 1; 0 only appends."""
     request_id: _builtins.str
-    """The request that the sequence belongs to, for logs; at least with the first row of a context."""
+    """The request that the sequence belongs to, for logs; at least with the first feature row of it."""
     least_chance: _builtins.float
     """A draft may end before draft_length, but not before its first token, where the drafter holds it
     less likely than this that all its tokens are right; in [0, 1].
@@ -368,8 +368,8 @@ class SequenceDraft(_message.Message):
 
     @_builtins.property
     def sample(self) -> Global___SampleOptions:
-        """What belongs into a recording of the sequence; with the first row of a context, for drafters
-        that learn. Absent if the sequence must not be recorded.
+        """What belongs into a training sample of the sequence; with its first feature row, for drafters
+        that learn. Absent if the sequence must not become a training sample.
         """
 
     def __init__(
@@ -396,16 +396,18 @@ Global___SequenceDraft: _TypeAlias = SequenceDraft  # noqa: Y015
 
 @_typing.final
 class SampleOptions(_message.Message):
-    """Allows a drafter that learns to record a sequence, and says of it what features do not tell."""
+    """Allows a drafter that learns to keep a sequence as a training sample, and says what its features
+    do not show.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPLETION_START_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     completion_start: _builtins.int
-    """Position of the answer's first token."""
+    """Position of the completion's first token."""
     temperature: _builtins.float
-    """Randomness with which the answer's tokens are chosen; 0 picks the likeliest token."""
+    """Randomness with which the completion's tokens are chosen; 0 picks the likeliest token."""
     def __init__(
         self,
         *,
@@ -422,8 +424,8 @@ Global___SampleOptions: _TypeAlias = SampleOptions  # noqa: Y015
 
 @_typing.final
 class DraftSampling(_message.Message):
-    """Says how the target samples a sequence: what a drafter needs to draft with the same noise. The
-    k-th drafted token, from 1, is at position context_start + feature_rows + k.
+    """Says how the target samples a sequence: what a drafter needs for shared Gumbel noise. The k-th
+    drafted token, from 1, is at position context_start + feature_rows + k.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -442,7 +444,7 @@ class DraftSampling(_message.Message):
     min_p: _builtins.float
     """Drops tokens less likely than this share of the likeliest; in [0, 1]."""
     seed: _builtins.int
-    """Seed of the noise; that of a request as an unsigned number of the same bits."""
+    """Seed of the Gumbel noise; that of a request as an unsigned number of the same bits."""
     def __init__(
         self,
         *,
@@ -479,7 +481,7 @@ class DraftResponse(_message.Message):
 
     @_builtins.property
     def sequence_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceError]:
-        """The sequences refused; nothing of theirs was touched."""
+        """The sequences refused; their draft KV caches were not touched."""
 
     @_builtins.property
     def timings(self) -> Global___DraftTimings:
@@ -487,8 +489,8 @@ class DraftResponse(_message.Message):
 
     @_builtins.property
     def version(self) -> Global___DrafterVersion:
-        """The weights that drafted, of a drafter that learns; with the first answer of a stream and with
-        the first one after they changed.
+        """The weights that drafted, of a drafter that learns; with the first response of a stream and
+        with the first one after they changed.
         """
 
     def __init__(

@@ -41,7 +41,7 @@ class DrafterServiceStub:
     """Streams the projection that the drafter's description shows, piece by piece."""
     Draft: _grpc.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
-    in order. Contexts live as long as the stream.
+    in order. Draft KV caches live as long as the stream.
 
     A verifier on the same host may offer memory to share, in the metadata of the call:
     `shared-memory`, the name of a file in the folder of the drafter's socket, and
@@ -63,7 +63,7 @@ class DrafterServiceAsyncStub(DrafterServiceStub):
     """Streams the projection that the drafter's description shows, piece by piece."""
     Draft: _aio.StreamStreamMultiCallable[_drafter_pb2.DraftRequest, _drafter_pb2.DraftResponse]  # type: ignore[assignment]
     """Drafts for one verifier. One request is one step of a batch and has exactly one response,
-    in order. Contexts live as long as the stream.
+    in order. Draft KV caches live as long as the stream.
 
     A verifier on the same host may offer memory to share, in the metadata of the call:
     `shared-memory`, the name of a file in the folder of the drafter's socket, and
@@ -100,7 +100,7 @@ class DrafterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_drafter_pb2.DraftResponse], _abc.AsyncIterator[_drafter_pb2.DraftResponse]]:
         """Drafts for one verifier. One request is one step of a batch and has exactly one response,
-        in order. Contexts live as long as the stream.
+        in order. Draft KV caches live as long as the stream.
 
         A verifier on the same host may offer memory to share, in the metadata of the call:
         `shared-memory`, the name of a file in the folder of the drafter's socket, and

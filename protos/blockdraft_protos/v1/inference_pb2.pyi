@@ -31,20 +31,20 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
     PRIORITY_NORMAL: _Priority.ValueType  # 1
     """Before the background, in turn with other callers."""
     PRIORITY_BACKGROUND: _Priority.ValueType  # 2
-    """Whenever nobody else waits: gets a place last, gives it up to others and goes on later, and may
-    fill half of the queue. For work that nobody looks at meanwhile.
+    """While no other request waits: gets a slot last, gives it up to others and goes on later, and may
+    fill half of the queue. For work that no user waits for.
     """
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Who goes first where requests wait."""
+    """Which requests go first where some wait."""
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
 """Normal."""
 PRIORITY_NORMAL: Priority.ValueType  # 1
 """Before the background, in turn with other callers."""
 PRIORITY_BACKGROUND: Priority.ValueType  # 2
-"""Whenever nobody else waits: gets a place last, gives it up to others and goes on later, and may
-fill half of the queue. For work that nobody looks at meanwhile.
+"""While no other request waits: gets a slot last, gives it up to others and goes on later, and may
+fill half of the queue. For work that no user waits for.
 """
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
@@ -57,7 +57,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Generation has not ended."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """The model ended its answer, or a stop sequence or stop token appeared."""
+    """The model ended its completion, or a stop sequence or stop token appeared."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_output_tokens or the context's end was reached."""
 
@@ -67,14 +67,14 @@ class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Generation has not ended."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""The model ended its answer, or a stop sequence or stop token appeared."""
+"""The model ended its completion, or a stop sequence or stop token appeared."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_output_tokens or the context's end was reached."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
-    """Asks for one whole answer."""
+    """Asks for one whole completion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -86,7 +86,7 @@ class GenerateRequest(_message.Message):
     model: _builtins.str
     """Name of the model; empty means the model this server serves."""
     priority: Global___Priority.ValueType
-    """Who goes first where requests wait. Never changes the output."""
+    """Whether it goes first or last where requests wait. Never changes the output."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue. Required."""
@@ -118,7 +118,7 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
-    """Holds one whole answer."""
+    """Holds one whole completion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -170,7 +170,7 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class StreamGenerateRequest(_message.Message):
-    """Asks for one answer as a stream."""
+    """Asks for one completion as a stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -182,7 +182,7 @@ class StreamGenerateRequest(_message.Message):
     model: _builtins.str
     """Name of the model; empty means the model this server serves."""
     priority: Global___Priority.ValueType
-    """Who goes first where requests wait. Never changes the output."""
+    """Whether it goes first or last where requests wait. Never changes the output."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue. Required."""
@@ -366,7 +366,7 @@ class GetModelResponse(_message.Message):
     vocabulary_size: _builtins.int
     """Number of token ids the model knows."""
     max_context_tokens: _builtins.int
-    """Most tokens a prompt and its answer may have together."""
+    """Most tokens a prompt and its completion may have together."""
     version: _builtins.str
     """Version of the server."""
     @_builtins.property
@@ -375,7 +375,7 @@ class GetModelResponse(_message.Message):
 
     @_builtins.property
     def exactness(self) -> Global___ModelExactness:
-        """Whether answers are exact on the verifier at hand; absent if that was not tested."""
+        """Whether completions are exact on the verifier at hand; absent if that was not tested."""
 
     def __init__(
         self,
@@ -398,7 +398,7 @@ Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
 
 @_typing.final
 class ModelExactness(_message.Message):
-    """Says whether drafted, batched and replayed answers are bit for bit those of plain decoding."""
+    """Says whether drafted, batched and replayed completions are bit for bit those of plain decoding."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -407,16 +407,16 @@ class ModelExactness(_message.Message):
     CLASSES_FIELD_NUMBER: _builtins.int
     PADDED_FIELD_NUMBER: _builtins.int
     exact: _builtins.bool
-    """Whether all steps of the verifier round alike."""
+    """Whether all steps of the verifier are batch-invariant."""
     dtype: _builtins.str
     """Element type that the target computes in."""
     @_builtins.property
     def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The steps that round alike, class by class, in words; one class if exact."""
+        """The numerics classes, each with its steps, in words; one class if exact."""
 
     @_builtins.property
     def padded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Shapes of steps, "rows x tokens", that round otherwise and are padded to one of those."""
+        """Shapes of steps, "rows x tokens", of other classes, which are padded to one of those."""
 
     def __init__(
         self,
@@ -609,7 +609,7 @@ class SamplingOptions(_message.Message):
     min_p: _builtins.float
     """Drops tokens less likely than this share of the likeliest; in [0, 1]. Unset means 0."""
     seed: _builtins.int
-    """Seed of the noise; the same seed, prompt and options give the same tokens. Unset means a
+    """Seed of the Gumbel noise; the same seed, prompt and options give the same tokens. Unset means a
     random one.
     """
     max_output_tokens: _builtins.int
@@ -620,8 +620,8 @@ class SamplingOptions(_message.Message):
     """Number of alternatives to report for each token, 0 to 20; unset means no log probabilities."""
     @_builtins.property
     def stop_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that end generation; they are not part of the answer. At most 16, none empty, each of at
-        most 1024 bytes.
+        """Texts that end generation; they are not part of the completion. At most 16, none empty, each of
+        at most 1024 bytes.
         """
 
     @_builtins.property
@@ -692,9 +692,9 @@ class SpeculationOptions(_message.Message):
     max_draft_tokens: _builtins.int
     """Most tokens to draft per step; >= 0. Unset means as many as the verifier takes."""
     prompt_lookup_disabled: _builtins.bool
-    """Drafts nothing that was looked up in prompt and answer; the drafter is asked as before."""
+    """Drafts nothing by prompt lookup; the drafter is asked as before."""
     learning_disabled: _builtins.bool
-    """Keeps prompt and answer out of what a drafter that learns while it serves records."""
+    """Keeps the request out of the training samples of a drafter that learns while it serves."""
     def __init__(
         self,
         *,
@@ -813,11 +813,11 @@ class Usage(_message.Message):
     """How many of accepted_tokens were found by prompt lookup."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was drafted, first position first."""
+        """How often each position of the draft was drafted, first position first."""
 
     @_builtins.property
     def accepted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was accepted, first position first."""
+        """How often each position of the draft was accepted, first position first."""
 
     @_builtins.property
     def queue_time(self) -> _duration_pb2.Duration:

@@ -38,10 +38,10 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Generates a whole answer and returns it in one message."""
+    """Generates a whole completion and returns it in one message."""
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
-    """Generates an answer and streams it: one message per verification step, each with at least
-    one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+    """Generates a completion and streams it: one message per verification step, each with at least
+    one token. A caller that reads slowly gets what several steps gained in one message. Cancelling
     the call frees everything the request holds.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
@@ -59,10 +59,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generates a whole answer and returns it in one message."""
+    """Generates a whole completion and returns it in one message."""
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
-    """Generates an answer and streams it: one message per verification step, each with at least
-    one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+    """Generates a completion and streams it: one message per verification step, each with at least
+    one token. A caller that reads slowly gets what several steps gained in one message. Cancelling
     the call frees everything the request holds.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
@@ -83,7 +83,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
-        """Generates a whole answer and returns it in one message."""
+        """Generates a whole completion and returns it in one message."""
 
     @_abc_1.abstractmethod
     def StreamGenerate(
@@ -91,8 +91,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.StreamGenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.StreamGenerateResponse], _abc.AsyncIterator[_inference_pb2.StreamGenerateResponse]]:
-        """Generates an answer and streams it: one message per verification step, each with at least
-        one token. A caller who reads slowly gets what several steps gained in one message. Cancelling
+        """Generates a completion and streams it: one message per verification step, each with at least
+        one token. A caller that reads slowly gets what several steps gained in one message. Cancelling
         the call frees everything the request holds.
         """
 

@@ -109,20 +109,20 @@ class SequenceRequest(_message.Message):
     max_draft_tokens: _builtins.int
     """Most tokens to draft per step; 0 decodes plainly; unset means as many as the verifier takes."""
     prompt_lookup_disabled: _builtins.bool
-    """Drafts nothing that was looked up in prompt and answer."""
+    """Drafts nothing by prompt lookup."""
     replay: _builtins.bool
-    """Whether an earlier attempt at this request broke off. Places are kept for such sequences, which
-    have been promised an answer.
+    """Whether an earlier attempt at this request broke off. The queue keeps capacity for such
+    sequences, whose completions have begun.
     """
     cache_salt: _builtins.bytes
     """Tells tenants apart: the prompt's computation is shared only with sequences of the same salt, and
-    those of different salts take turns in getting a place. At most 64 bytes.
+    those of different salts take turns in getting a slot. At most 64 bytes.
     """
     background: _builtins.bool
     """Whether it gives way to all sequences that are not in the background."""
     recordable: _builtins.bool
-    """Whether a drafter that learns may record the sequence: neither the caller nor the settings of
-    its tenant exclude it. A server that does not know of this never says so.
+    """Whether the sequence may become a training sample of a drafter that learns: neither the caller
+    nor the settings of its tenant exclude it. A server that does not know of this never sets it.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -298,7 +298,7 @@ class TokenSampling(_message.Message):
     min_p: _builtins.float
     """Drops tokens less likely than this share of the likeliest; in [0, 1]."""
     seed: _builtins.int
-    """Seed of the noise."""
+    """Seed of the Gumbel noise."""
     def __init__(
         self,
         *,
@@ -391,11 +391,11 @@ class TokenUsage(_message.Message):
     """How many of accepted_tokens were found by prompt lookup."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was drafted, first position first."""
+        """How often each position of the draft was drafted, first position first."""
 
     @_builtins.property
     def accepted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each draft position was accepted, first position first."""
+        """How often each position of the draft was accepted, first position first."""
 
     @_builtins.property
     def queue_time(self) -> _duration_pb2.Duration:
@@ -498,8 +498,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     """Most sequences decoded at once."""
     computation_fingerprint: _builtins.str
     """Identity of what computes: target, element type, form of the weights, kind and number of
-    devices, versions of the compiler and classes of rounding; 16 hexadecimal digits. An answer is
-    taken up again only by a verifier that shows the same one as the verifier that began it.
+    devices, versions of the compiler, and whether it is batch-invariant; 16 hexadecimal digits. A
+    completion goes on only on a verifier that shows the same one as the verifier that began it.
     """
     process: _builtins.str
     """Random name of the process: another one says that the verifier was started again."""
@@ -509,7 +509,7 @@ class VerifierServiceDescribeResponse(_message.Message):
 
     @_builtins.property
     def exactness(self) -> Global___Exactness:
-        """What the self-test of rounding found; absent while it has not been made."""
+        """What the self-test of batch invariance found; absent before it was made."""
 
     def __init__(
         self,
@@ -534,7 +534,7 @@ Global___VerifierServiceDescribeResponse: _TypeAlias = VerifierServiceDescribeRe
 
 @_typing.final
 class Exactness(_message.Message):
-    """Says which compiled steps round alike."""
+    """Says which compiled steps give the same bits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -543,23 +543,23 @@ class Exactness(_message.Message):
     CLASSES_FIELD_NUMBER: _builtins.int
     PADDED_FIELD_NUMBER: _builtins.int
     exact: _builtins.bool
-    """Whether all do: then a token's logits depend on the tokens before it and on nothing else."""
+    """Whether all are batch-invariant: a token's logits depend on the tokens before it alone."""
     dtype: _builtins.str
     """Element type that the target computes in."""
     @_builtins.property
-    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundingClass]:
-        """The classes of rounding; steps of one class give the same bits. One if exact."""
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NumericsClass]:
+        """The numerics classes; steps of one class give the same bits. One if exact."""
 
     @_builtins.property
     def padded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Shapes of steps, "rows x tokens", that round otherwise and are padded to one of those."""
+        """Shapes of steps, "rows x tokens", of other classes, which are padded to one of those."""
 
     def __init__(
         self,
         *,
         exact: _builtins.bool = ...,
         dtype: _builtins.str = ...,
-        classes: _abc.Iterable[Global___RoundingClass] | None = ...,
+        classes: _abc.Iterable[Global___NumericsClass] | None = ...,
         padded: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -571,8 +571,8 @@ class Exactness(_message.Message):
 Global___Exactness: _TypeAlias = Exactness  # noqa: Y015
 
 @_typing.final
-class RoundingClass(_message.Message):
-    """Lists compiled steps that round alike."""
+class NumericsClass(_message.Message):
+    """Lists compiled steps that give the same bits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -592,7 +592,7 @@ class RoundingClass(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RoundingClass: _TypeAlias = RoundingClass  # noqa: Y015
+Global___NumericsClass: _TypeAlias = NumericsClass  # noqa: Y015
 
 @_typing.final
 class AttachedDrafter(_message.Message):

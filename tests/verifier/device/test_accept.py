@@ -1,4 +1,4 @@
-"""The target's choice against float64 NumPy, its distribution, and what the noise depends on."""
+"""The target's choice against float64 NumPy, its distribution, and what Gumbel noise depends on."""
 
 import math
 import random
@@ -142,7 +142,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float, filters: Sampling) -> 
     assert choices.tolist() == np.argmax(logits, axis=-1).tolist()
 
 
-def test_the_noise_depends_on_seed_and_position_alone() -> None:
+def test_gumbel_noise_depends_on_seed_and_position_alone() -> None:
     rng = random.Random(3)
     rows = [replace(random_options(rng), seed=seed) for seed in range(-4, 4)]
     logits = random_logits(np.random.default_rng(3))

@@ -58,8 +58,8 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
     drafted = decode(drafting, requests)
     plain = decode(drafting, [replace(request, max_draft_tokens=0) for request in requests])
     for outcomes in (drafted, plain):
-        answers = [outcome.tokens for outcome in outcomes]
-        assert answers == [
+        completions = [outcome.tokens for outcome in outcomes]
+        assert completions == [
             tokens[len(request.prompt) :]
             for request, tokens in zip(requests, expected, strict=True)
         ]

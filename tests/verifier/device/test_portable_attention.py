@@ -199,7 +199,7 @@ def test_a_long_context_beside_a_short_one_is_read_by_its_own_row_only(long_firs
     contexts = [4 * CONTEXT_CHUNK_TOKENS, CONTEXT_CHUNK_TOKENS]
     parts = [random_part(rng, 16, context, 2) for context in contexts]
     parts = parts if long_first else parts[::-1]
-    # Whoever goes on past its end meets pages of nothing but NaN, which no weight of zero hides.
+    # A read past its end meets pages of nothing but NaN, which no weight of zero hides.
     ran = run_paged([*parts], 16, 2, rng, stale=np.nan)
     for part, out in zip(parts, ran.out, strict=False):
         np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""A drafter made by hand, for a sync: every answer is queued by the test."""
+"""A drafter made by hand, for a sync: every response is queued by the test."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -35,11 +35,11 @@ DESCRIPTION = DrafterDescription(
 
 @dataclass
 class HandTransport:
-    """Keeps what was sent; a test queues the answers."""
+    """Keeps what was sent; a test queues the responses."""
 
     description: DrafterDescription = DESCRIPTION
     sent: list[pb.DraftRequest] = field(default_factory=list)
-    answers: deque[pb.DraftResponse] = field(default_factory=deque)
+    responses: deque[pb.DraftResponse] = field(default_factory=deque)
     broken: bool = False
     waited: float = 0.0
     waits: list[float] = field(default_factory=list)
@@ -53,8 +53,8 @@ class HandTransport:
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
         if self.broken:
             raise TransportError("broken")
-        if self.answers:
-            return self.answers.popleft()
+        if self.responses:
+            return self.responses.popleft()
         if timeout_seconds > 0:
             self.waited += timeout_seconds
             self.waits.append(timeout_seconds)
@@ -125,12 +125,12 @@ class Bench:
 
     def part(self, sequence: Sequence, request: int = -1) -> pb.SequenceDraft:
         """Return what a request says of a sequence, its features checked."""
-        context_id = self.sync.contexts[sequence].context_id
+        cache_id = self.sync.caches[sequence].cache_id
         message = self.wire.sent[request]
         ids = [part.sequence_id for part in message.sequences]
-        part = message.sequences[ids.index(context_id)]
-        assert ids.count(context_id) == 1
-        before = sum(each.feature_rows for each in message.sequences[: ids.index(context_id)])
+        part = message.sequences[ids.index(cache_id)]
+        assert ids.count(cache_id) == 1
+        before = sum(each.feature_rows for each in message.sequences[: ids.index(cache_id)])
         width = DESCRIPTION.feature_width
         sent = np.frombuffer(message.features.data, ml_dtypes.bfloat16).reshape(-1, width)
         assert list(message.features.shape) in ([], list(sent.shape))
@@ -139,12 +139,12 @@ class Bench:
         np.testing.assert_array_equal(sent[before : before + rows], expected)
         return part
 
-    def answer(
+    def respond(
         self,
         request: int = -1,
         change: Callable[[pb.DraftResponse], None] = lambda response: None,
     ) -> pb.DraftResponse:
-        """Queue the right answer to a request, changed by `change`."""
+        """Queue the right response to a request, changed by `change`."""
         sent = self.wire.sent[request]
         response = pb.DraftResponse(step_id=sent.step_id)
         for part in sent.sequences:
@@ -154,7 +154,7 @@ class Bench:
                 token_ids=range(7, 7 + part.draft_length),
             )
         change(response)
-        self.wire.answers.append(response)
+        self.wire.responses.append(response)
         return response
 
     def take(
@@ -163,17 +163,17 @@ class Bench:
         change: Callable[[pb.DraftResponse], None] = lambda response: None,
         wait: Literal["none", "any", "all"] = "all",
     ) -> DraftTimes:
-        """Have the sync take the right answer to a request, changed by `change`."""
-        self.answer(request, change)
+        """Have the sync take the right response to a request, changed by `change`."""
+        self.respond(request, change)
         return self.sync.collect(wait=wait)
 
     def request(self, *wanted: tuple[Sequence, int], wait: float = TIMEOUT) -> None:
         self.sync.request(wanted, wait)
 
     def asked(self, sequence: Sequence, draft_length: int = 3, wait: float = TIMEOUT) -> int:
-        """Ask for a draft; return the id of the context."""
+        """Ask for a draft; return the id of its draft KV cache."""
         self.sync.request([(sequence, draft_length)], wait)
-        return self.sync.contexts[sequence].context_id
+        return self.sync.caches[sequence].cache_id
 
     def assert_usual_again(self, sequence: Sequence) -> None:
         """The next request makes good whatever was lost, and nothing else is repaired."""
@@ -182,16 +182,16 @@ class Bench:
         self.take()
         assert sequence.draft == Draft((7, 8, 9))
         assert not sequence.awaiting_draft
-        assert self.sync.contexts[sequence].length == sequence.committed
+        assert self.sync.caches[sequence].length == sequence.committed
         assert self.repairs == before
 
 
 def refuse(
     response: pb.DraftResponse,
-    context_id: int,
+    cache_id: int,
     expected: int,
     code: pb.SequenceErrorCode.ValueType = pb.SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH,
 ) -> None:
-    [draft] = [p for p in response.drafts if p.sequence_id == context_id]
+    [draft] = [each for each in response.drafts if each.sequence_id == cache_id]
     response.drafts.remove(draft)
-    response.sequence_errors.add(sequence_id=context_id, code=code, expected_context_start=expected)
+    response.sequence_errors.add(sequence_id=cache_id, code=code, expected_context_start=expected)

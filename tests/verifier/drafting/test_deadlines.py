@@ -1,4 +1,4 @@
-"""A drafter that is late holds nobody up, and is not buried under what it has not answered."""
+"""A late drafter holds no sequence up, and is sent no more than it has answered."""
 
 import pytest
 from tests.verifier.drafting.by_hand import TIMEOUT, Bench
@@ -20,14 +20,14 @@ def miss(bench: Bench) -> Sequence:
     return sequence
 
 
-def test_nobody_waits_beyond_the_deadline(bench: Bench) -> None:
+def test_no_sequence_waits_beyond_the_deadline(bench: Bench) -> None:
     miss(bench)
     assert bench.sync.collect(wait="all").waited == 0.0
     assert not bench.repairs
     assert bench.sync.description is not None
 
 
-def test_deadlines_hold_for_who_only_looks(bench: Bench) -> None:
+def test_deadlines_hold_without_waiting(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, wait=WAIT)
     assert not bench.sync.collect(wait="none").missed
@@ -37,7 +37,7 @@ def test_deadlines_hold_for_who_only_looks(bench: Bench) -> None:
     assert not sequence.awaiting_draft
 
 
-def test_who_waits_for_any_goes_on_at_the_first_deadline(bench: Bench) -> None:
+def test_waiting_for_any_ends_at_the_first_deadline(bench: Bench) -> None:
     first, second = bench.sequence(5), bench.sequence(5)
     bench.asked(first, wait=WAIT)
     bench.asked(second, wait=2 * WAIT)
@@ -45,17 +45,17 @@ def test_who_waits_for_any_goes_on_at_the_first_deadline(bench: Bench) -> None:
     assert (first.awaiting_draft, second.awaiting_draft) == (False, True)
 
 
-def test_what_is_there_is_in_time_whenever_somebody_looks(bench: Bench) -> None:
+def test_a_response_that_is_there_is_in_time(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, wait=WAIT)
-    bench.answer()
+    bench.respond()
     bench.wire.waited += 2 * TIMEOUT
     assert not bench.sync.collect(wait="none").missed
     assert sequence.draft == Draft((7, 8, 9))
     assert not bench.repairs
 
 
-def test_a_late_draft_for_who_went_on_is_nothing(bench: Bench) -> None:
+def test_a_late_draft_is_dropped_if_its_sequence_went_on(bench: Bench) -> None:
     sequence = miss(bench)
     bench.advance(sequence, 1)
     times = bench.take(change=lambda r: r.timings.compute_time.FromMilliseconds(1))
@@ -64,14 +64,14 @@ def test_a_late_draft_for_who_went_on_is_nothing(bench: Bench) -> None:
     [late] = times.late
     assert (late.drafts, late.computed) == (1, 0.001)
     assert late.elapsed == pytest.approx(WAIT)
-    # What is learned of late answers must not look like a wait of this step.
-    assert (times.computed, times.answers, times.drafts) == (0.0, 0, 0)
+    # What is learned of late responses must not look like a wait of this step.
+    assert (times.computed, times.responses, times.drafts) == (0.0, 0, 0)
     bench.wire.waited += LEAVING_ALONE.max_seconds
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 5
 
 
-def test_a_late_draft_is_taken_by_who_has_not_gone_on(bench: Bench) -> None:
+def test_a_late_draft_is_taken_if_its_sequence_has_not_gone_on(bench: Bench) -> None:
     sequence = miss(bench)
     bench.take(wait="none")
     assert sequence.draft == Draft((7, 8, 9))
@@ -84,7 +84,7 @@ def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> N
     for _ in range(3):
         bench.advance(sequence, 1)
         bench.request((sequence, 3), (other, 0), wait=WAIT)
-        bench.sync.contexts.release(other)
+        bench.sync.caches.release(other)
         bench.sync.tell_released()
         assert bench.sync.collect(wait="all").waited == 0.0
     assert len(bench.wire.sent) == 1
@@ -140,18 +140,18 @@ def test_the_end_of_an_idle_stream_is_noticed(bench: Bench) -> None:
     assert bench.link.transport is None
 
 
-def test_released_contexts_are_told_without_a_request(bench: Bench) -> None:
+def test_released_caches_are_told_without_a_request(bench: Bench) -> None:
     sequence = bench.sequence(5)
-    context_id = bench.asked(sequence)
+    cache_id = bench.asked(sequence)
     bench.take()
     bench.sync.tell_released()
     assert len(bench.wire.sent) == 1
-    bench.sync.contexts.release(sequence)
+    bench.sync.caches.release(sequence)
     for _ in range(2):
         bench.sync.tell_released()
     assert [list(request.released_sequence_ids) for request in bench.wire.sent] == [
         [],
-        [context_id],
+        [cache_id],
     ]
     assert bench.take().waited == 0.0
     assert not bench.repairs

@@ -54,7 +54,7 @@ def test_the_last_features_go_when_a_sequence_has_ended(bench: Bench) -> None:
     sequence.finish_reason = FinishReason.STOP
     bench.sync.send_to_learn([sequence])
     assert bench.part(sequence).feature_rows == 3
-    bench.sync.contexts.release(sequence)
+    bench.sync.caches.release(sequence)
     bench.sync.tell_released()
     assert len(bench.wire.sent[-1].released_sequence_ids) == 1
     assert not bench.repairs
@@ -66,7 +66,7 @@ def test_of_what_is_excluded_nothing_is_sent_to_learn_from(bench: Bench) -> None
     plain.request = replace(plain.request, max_draft_tokens=0)
     bench.sync.send_to_learn([excluded, plain])
     assert not bench.wire.sent
-    # Its drafts are as good as anybody's, and say that it must not be recorded.
+    # It is drafted for as any other, but must not become a training sample.
     bench.request((excluded, 3))
     assert not bench.part(excluded).HasField("sample")
 

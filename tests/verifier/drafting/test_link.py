@@ -58,9 +58,9 @@ PROJECTION = pb.FeatureProjection(input_width=1152)
 
 
 def test_a_good_handshake_is_read() -> None:
-    answer = pb.DrafterServiceDescribeResponse(**GOOD)
-    check_description(answer, num_layers=30, hidden_size=576)
-    description = DrafterDescription.from_proto(answer, FeatureForm((0, 29)))
+    response = pb.DrafterServiceDescribeResponse(**GOOD)
+    check_description(response, num_layers=30, hidden_size=576)
+    description = DrafterDescription.from_proto(response, FeatureForm((0, 29)))
     assert description.feature_row_bytes == 2 * 1152
     assert description.step_seconds == (0.01, 0.02)
     assert description.shortest_step_seconds == (0.002,)
@@ -83,9 +83,9 @@ def test_a_good_handshake_is_read() -> None:
     ],
 )
 def test_an_impossible_handshake_is_refused(changes: dict[str, Any], message: str) -> None:
-    answer = pb.DrafterServiceDescribeResponse(**{**GOOD, **changes})
+    response = pb.DrafterServiceDescribeResponse(**{**GOOD, **changes})
     with pytest.raises(ValueError, match=message):
-        check_description(answer, num_layers=30, hidden_size=576)
+        check_description(response, num_layers=30, hidden_size=576)
 
 
 async def connected(link: GrpcDraftLink) -> DraftTransport:
@@ -134,9 +134,9 @@ def drafted_through_memory(transport: DraftTransport) -> list[int]:
         transport.feature_writer.write(request.features, step, store, [positions])
         assert request.features.HasField("shared_offset")
         transport.send(request)
-        answer = transport.receive(PATIENCE_SECONDS)
-        assert answer is not None
-        lengths.append(answer.drafts[0].context_length)
+        response = transport.receive(PATIENCE_SECONDS)
+        assert response is not None
+        lengths.append(response.drafts[0].context_length)
     return lengths
 
 
@@ -264,8 +264,8 @@ async def test_a_drafter_is_there_once_it_has_taken_the_stream(
     drafter.taken.set()
     transport = await connected(link)
     transport.send(pb.DraftRequest(step_id=1))
-    answer = await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
-    assert answer == pb.DraftResponse(step_id=1)
+    response = await asyncio.to_thread(transport.receive, PATIENCE_SECONDS)
+    assert response == pb.DraftResponse(step_id=1)
 
 
 async def test_a_drafter_that_never_takes_the_stream_is_asked_again(

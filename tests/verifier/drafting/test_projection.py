@@ -104,10 +104,10 @@ def test_another_than_described_is_refused(change: Any, message: str) -> None:
 
 def test_unknown_element_types_are_refused() -> None:
     drafter = Drafter(NORMALIZED)
-    answer = drafter.description()
-    answer.projection.dtype = pb.DATA_TYPE_UNSPECIFIED
+    response = drafter.description()
+    response.projection.dtype = pb.DATA_TYPE_UNSPECIFIED
     with pytest.raises(ValueError, match="unknown element type 0"):
-        fetch_form(drafter, answer, None)
+        fetch_form(drafter, response, None)
 
 
 async def test_from_a_real_drafter(tmp_path: Path) -> None:

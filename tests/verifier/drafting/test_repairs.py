@@ -16,7 +16,7 @@ from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 @pytest.mark.parametrize("length", [4, 6, 0])
 @pytest.mark.parametrize("draft_length", [0, 3])
-def test_another_context_length_builds_the_context_anew(
+def test_another_context_length_builds_the_cache_anew(
     bench: Bench, length: int, draft_length: int
 ) -> None:
     sequence = bench.sequence(5)
@@ -31,11 +31,11 @@ def test_another_context_length_builds_the_context_anew(
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0
-    assert bench.sync.contexts[sequence].context_id != old
+    assert bench.sync.caches[sequence].cache_id != old
     assert list(bench.wire.sent[-1].released_sequence_ids) == [old]
 
 
-def test_a_missing_response_builds_that_context_anew_and_no_other(bench: Bench) -> None:
+def test_a_missing_response_builds_that_cache_anew_and_no_other(bench: Bench) -> None:
     lost, kept = bench.sequence(5), bench.sequence(6)
     bench.request((lost, 3), (kept, 3))
     bench.take(change=lambda response: response.drafts.remove(response.drafts[0]))
@@ -80,10 +80,10 @@ def test_malformed_drafts_are_not_taken(bench: Bench, tokens: list[int], fits: b
         assert bench.part(sequence).context_start == 0
 
 
-def test_tokens_nobody_asked_for_are_malformed(bench: Bench) -> None:
+def test_tokens_that_were_not_asked_for_are_malformed(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
-    bench.answer(change=lambda response: response.drafts[0].token_ids.append(1))
+    bench.respond(change=lambda response: response.drafts[0].token_ids.append(1))
     bench.sync.collect(wait="none")
     assert sequence.draft is None
     assert bench.repairs == {"malformed_draft": 1}
@@ -96,14 +96,14 @@ def test_a_repeated_response_is_ignored(bench: Bench) -> None:
     sequence.draft = None
     bench.advance(sequence, 1)
     bench.asked(sequence)
-    bench.answer(0)
+    bench.respond(0)
     bench.take(1)
     assert bench.repairs == {"repeated_response": 1}
     assert sequence.draft is not None
-    assert bench.sync.contexts[sequence].length == 6
+    assert bench.sync.caches[sequence].length == 6
 
 
-def test_an_answer_out_of_order_ends_the_stream(bench: Bench) -> None:
+def test_a_response_out_of_order_ends_the_stream(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, 0)
     bench.asked(sequence)
@@ -117,29 +117,29 @@ def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expe
     bench.asked(sequence, 0)
     bench.take(wait="none")
     bench.advance(sequence, 3)
-    context_id = bench.asked(sequence)
-    bench.take(change=lambda response: refuse(response, context_id, expected))
+    cache_id = bench.asked(sequence)
+    bench.take(change=lambda response: refuse(response, cache_id, expected))
     assert bench.repairs == {"resent_features": 1}
     assert sequence.draft is None
     assert not sequence.awaiting_draft
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == expected
-    assert bench.sync.contexts[sequence].context_id == context_id
+    assert bench.sync.caches[sequence].cache_id == cache_id
 
 
 @pytest.mark.parametrize("expected", [9, -1])
 def test_a_drafter_ahead_of_what_is_committed_starts_anew(bench: Bench, expected: int) -> None:
     sequence = bench.sequence(8)
-    context_id = bench.asked(sequence)
-    bench.take(change=lambda response: refuse(response, context_id, expected))
+    cache_id = bench.asked(sequence)
+    bench.take(change=lambda response: refuse(response, cache_id, expected))
     assert bench.repairs == {"context_mismatch": 1}
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 0
-    assert list(bench.wire.sent[-1].released_sequence_ids) == [context_id]
+    assert list(bench.wire.sent[-1].released_sequence_ids) == [cache_id]
 
 
 @pytest.mark.parametrize(("waited", "kept"), [(TIMEOUT, False), (0.999 * TIMEOUT, True)])
-def test_a_late_answer_ends_the_stream(bench: Bench, waited: float, kept: bool) -> None:
+def test_a_late_response_ends_the_stream(bench: Bench, waited: float, kept: bool) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)
     receive = bench.wire.receive
@@ -148,8 +148,8 @@ def test_a_late_answer_ends_the_stream(bench: Bench, waited: float, kept: bool) 
         if bench.wire.waited == 0.0:
             bench.wire.waited = waited
             return None
-        if not bench.wire.answers:
-            bench.answer()
+        if not bench.wire.responses:
+            bench.respond()
         return receive(timeout_seconds)
 
     bench.wire.receive = late  # type: ignore[method-assign]
@@ -167,7 +167,7 @@ def assert_lost(bench: Bench, sequence: Sequence) -> None:
     assert bench.repairs == {"stream_broken": 1}
     assert bench.link.transport is None
     assert bench.sync.description is None
-    assert not bench.sync.contexts.awaiting
+    assert not bench.sync.caches.awaiting
     assert not sequence.awaiting_draft
     bench.request((sequence, 3))
     bench.sync.collect(wait="all")

@@ -64,9 +64,9 @@ def test_appending_alone_awaits_nothing(bench: Bench) -> None:
 def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> None:
     refused, other = bench.sequence(5), bench.sequence(5)
     bench.request((refused, 3), (other, 3))
-    context_id = bench.sync.contexts[refused].context_id
+    cache_id = bench.sync.caches[refused].cache_id
     full = pb.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
-    bench.take(change=lambda response: refuse(response, context_id, 0, full))
+    bench.take(change=lambda response: refuse(response, cache_id, 0, full))
     assert not refused.draftable
     assert not refused.awaiting_draft
     assert other.draft is not None
@@ -76,7 +76,7 @@ def test_a_full_drafter_is_not_asked_again_for_that_sequence(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(("committed", "fits"), [(30, True), (31, False)])
-def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, fits: bool) -> None:
+def test_a_sequence_longer_than_the_drafter_holds(bench: Bench, committed: int, fits: bool) -> None:
     sequence = bench.sequence(29)
     old = bench.asked(sequence)
     bench.take()
@@ -94,31 +94,31 @@ def test_a_context_longer_than_the_drafter_holds(bench: Bench, committed: int, f
 def test_released_ids_are_sent_exactly_once(bench: Bench) -> None:
     sequences = [bench.sequence(3) for _ in range(3)]
     bench.request(*((sequence, 0) for sequence in sequences))
-    ids = [bench.sync.contexts[sequence].context_id for sequence in sequences]
+    ids = [bench.sync.caches[sequence].cache_id for sequence in sequences]
     for sequence in sequences[:2]:
-        bench.sync.contexts.release(sequence)
-        bench.sync.contexts.release(sequence)
+        bench.sync.caches.release(sequence)
+        bench.sync.caches.release(sequence)
     for _ in range(3):
         bench.asked(sequences[2])
     released = [list(request.released_sequence_ids) for request in bench.wire.sent]
     assert released == [[], ids[:2], [], []]
 
 
-def test_answers_about_released_contexts_are_nothing(bench: Bench) -> None:
+def test_responses_about_released_caches_are_ignored(bench: Bench) -> None:
     drafted, refused = bench.sequence(3), bench.sequence(3)
     bench.request((drafted, 3), (refused, 3))
-    context_id = bench.sync.contexts[refused].context_id
+    cache_id = bench.sync.caches[refused].cache_id
     for sequence in (drafted, refused):
-        bench.sync.contexts.release(sequence)
+        bench.sync.caches.release(sequence)
         assert not sequence.awaiting_draft
-    bench.answer(change=lambda response: refuse(response, context_id, 0))
+    bench.respond(change=lambda response: refuse(response, cache_id, 0))
     bench.sync.collect(wait="none")
     assert drafted.draft is None
     assert not bench.repairs
 
 
 @pytest.mark.parametrize(("committed", "rows"), [(5, [4, 1]), (8, [4, 4]), (11, [4, 4, 3])])
-def test_what_does_not_fit_one_request_catches_up_while_nobody_waits(
+def test_what_does_not_fit_one_request_catches_up_while_no_sequence_waits(
     bench: Bench, committed: int, rows: list[int]
 ) -> None:
     bench.wire.description = replace(DESCRIPTION, max_feature_rows=4)
@@ -157,8 +157,8 @@ def test_what_is_under_way_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPa
     # Those behind are asked about again after each step, and get nothing until there is room.
     bench.request(*wanted[2:])
     assert rows() == [[1, 1], [2], [1]]
-    bench.answer(0)
-    bench.answer(1)
+    bench.respond(0)
+    bench.respond(1)
     bench.sync.collect(wait="none")
     bench.request(wanted[2])
     assert rows() == [[1, 1], [2], [1], [2]]
@@ -181,18 +181,18 @@ def test_even_a_position_larger_than_the_room_is_sent(
         bench.asked(sequence, 0)
         assert len(bench.wire.sent) == request + 1
         bench.take(wait="none")
-    assert bench.sync.contexts[sequence].length == 2
+    assert bench.sync.caches[sequence].length == 2
 
 
-def test_waiting_for_any_takes_one_answer(bench: Bench) -> None:
+def test_waiting_for_any_takes_one_response(bench: Bench) -> None:
     first, second = bench.sequence(3), bench.sequence(3)
     behind = bench.sequence(3)
     bench.asked(behind, 0)
     bench.asked(first)
     bench.asked(second)
-    # An answer that brings no draft is not what anybody waits for.
-    bench.answer(0)
-    bench.answer(1)
+    # A response without a draft does not end the wait.
+    bench.respond(0)
+    bench.respond(1)
     bench.sync.collect(wait="any")
     assert first.draft is not None
     assert second.awaiting_draft

@@ -48,7 +48,7 @@ def test_only_positions_put_to_the_test_teach() -> None:
     rate = 1 / (PRIOR_WEIGHT + 1)
     up, down = 0.5 + rate * 0.5, 0.5 - rate * 0.5
     assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
-    assert (estimate.trials, estimate.drafts) == ([1, 1, 0, 0], 1)
+    assert (estimate.trials, estimate.count) == ([1, 1, 0, 0], 1)
     estimate.update(drafted=5, accepted=5)
     assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
 
@@ -67,7 +67,7 @@ def test_an_estimate_is_a_mean_before_it_forgets() -> None:
     assert estimate.by_position[0] == pytest.approx(before * (1 - LEARNING_RATE))
     # A successor believes the same and has seen nothing.
     heir = estimate.successor()
-    assert (heir.by_position, heir.drafts) == (estimate.by_position, 0)
+    assert (heir.by_position, heir.count) == (estimate.by_position, 0)
     heir.update(1, 1)
     assert heir.by_position != estimate.by_position
 

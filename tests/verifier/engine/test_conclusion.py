@@ -66,7 +66,7 @@ def test_a_step_is_told_during_the_next_and_the_last_at_once(engine: Engine, dia
     assert diary.entries == ["begins", "ends", *during * 3, "end"]
 
 
-def test_whoever_waits_for_drafts_is_told_first(diary: Diary) -> None:
+def test_listeners_are_called_before_waiting_for_drafts(diary: Diary) -> None:
     def draft(position: int, anchor: int, length: int) -> list[int]:
         diary.entries.append("drafts")
         return [0] * length
@@ -82,7 +82,7 @@ def test_whoever_waits_for_drafts_is_told_first(diary: Diary) -> None:
         assert diary.entries[index - 1] == "drafts", diary.entries
 
 
-def test_whoever_cancels_before_hears_no_more(engine: Engine, diary: Diary) -> None:
+def test_a_cancelled_sequence_hears_no_more(engine: Engine, diary: Diary) -> None:
     sequence = engine.submit(REQUEST, diary.hear)
     other = Diary()
     engine.submit(GenerationRequest("", (4, 5), max_output_tokens=3), other.hear)

@@ -98,10 +98,10 @@ def test_drafts_leave_prompts_their_room(waiting: int, longest: int) -> None:
     prompts = WaitingPrompts(waiting, 2.0)
     sure = [AcceptanceEstimate([0.99] * 3)] * 16
     assert best(costs, sure, 3, prompts) == longest
-    # Nor are drafts tried where not even one that is always right would leave them that.
+    # Nor are drafts probed where not even one that is always right would leave them that.
     poor = AcceptanceEstimate([0.2] * 3)
-    tried = costs.try_length([poor.successor() for _ in range(16)], poor, 3, prompts)
-    assert bool(tried) == bool(longest)
+    probed = costs.probe_length([poor.successor() for _ in range(16)], poor, 3, prompts)
+    assert bool(probed) == bool(longest)
 
 
 def test_what_another_length_loses() -> None:
@@ -113,24 +113,24 @@ def test_what_another_length_loses() -> None:
     assert lost(costs, fair, 0) == 0.0
 
 
-def test_an_unknown_sequence_gets_a_few_tries() -> None:
+def test_an_unknown_sequence_gets_a_few_probes() -> None:
     costs, poor = model(FLAT, 0.5), AcceptanceEstimate([0.2] * 7)
     heir = poor.successor()
     assert best(costs, [heir], 7) == 0
     for _ in range(FIRST_DRAFTS):
-        assert costs.try_length([heir], poor, 7) > 0
+        assert costs.probe_length([heir], poor, 7) > 0
         heir.update(7, 0)
-    assert costs.try_length([heir], poor, 7) == 0
-    # One for whom drafts are right goes on.
+    assert costs.probe_length([heir], poor, 7) == 0
+    # A sequence whose drafts are right goes on.
     lucky = poor.successor()
     for _ in range(FIRST_DRAFTS):
         lucky.update(7, 4)
     assert best(costs, [lucky], 7) > 0
-    # Most of a batch has to be unknown; and nothing is tried that cannot pay or is hopeless.
-    assert costs.try_length([heir, poor.successor()], poor, 7) == 0
-    assert costs.try_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
-    assert costs.try_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
-    assert model(FLAT, 10.0).try_length([poor.successor()], poor, 7) == 0
+    # Most of a batch has to be unknown; and nothing is probed that cannot pay or is hopeless.
+    assert costs.probe_length([heir, poor.successor()], poor, 7) == 0
+    assert costs.probe_length([heir, poor.successor(), poor.successor()], poor, 7) > 0
+    assert costs.probe_length([poor.successor()], AcceptanceEstimate([0.09] * 7), 7) == 0
+    assert model(FLAT, 10.0).probe_length([poor.successor()], poor, 7) == 0
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ TRUE_MS = {
 def test_a_noisy_machine_costs_prompt_lookup_little(rows: int, slow: str) -> None:
     """Tokens per second in virtual time, against knowing what every step takes.
 
-    At warm-up, without contexts, the widest steps were the fastest by comparison. With a mean
+    At warm-up, without context, the widest steps were the fastest by comparison. With a mean
     of what each shape took, 4 rows have 0.89, 0.87 and 0.83 of the best, and 16 rows 0.96 where the
     machine is often slow.
     """

@@ -1,10 +1,10 @@
 """What the policy decides, in virtual time, over services as they were measured.
 
 Nothing is computed: texts are made up, every step and draft takes what it was measured to take, and
-scheduler, prompt lookup and policy are the real ones. The decisions of each service are on record, as a
-hash, with the tokens per second they come to: to write the same policy in other words changes
-neither. Who changes a decision on purpose records the new hashes and compares the speeds, of which
-none may be 2 % less: `python -m tests.verifier.engine.test_decisions`.
+scheduler, prompt lookup and policy are the real ones. The decisions of each service are on record,
+as a hash, with the tokens per second they come to: to write the same policy in other words changes
+neither. A commit that changes a decision on purpose records the new hashes and compares the speeds,
+of which none may be 2 % less: `python -m tests.verifier.engine.test_decisions`.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ class Scenario:
 
     steps: dict[int, float]
     callers: int
-    # How likely a drafted token is right, if those before it are, of every other caller's answers;
-    # the others' are right half as often.
+    # How likely a drafted token is right, if the tokens before it are, for every other caller; for
+    # the callers between, it is right half as often.
     right: float
     repeats: float = 0.0  # how likely a text goes on as it did before, at each token
     # How likely a draft goes on after each token, where a pass makes each; else None.
@@ -64,7 +64,7 @@ SCENARIOS = {
 
 
 class Service:
-    """Answers of 40 tokens to prompts of 20 to 60, one after another for each caller."""
+    """Completions of 40 tokens of prompts of 20 to 60, one after another for each caller."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -89,13 +89,13 @@ class Service:
         self.numbers = count(1)
         self.texts: dict[Sequence, list[int]] = {}
         self.decided = hashlib.sha256()
-        self.now, self.tokens, self.answers = 0.0, 0, 0
+        self.now, self.tokens, self.completions = 0.0, 0, 0
 
-    def run(self, answers: int) -> tuple[str, float]:
+    def run(self, completions: int) -> tuple[str, float]:
         """Return the hash of all decisions, and the tokens per second."""
         for _ in range(self.scenario.callers):
             self.ask()
-        while self.answers < answers:
+        while self.completions < completions:
             self.step()
         return self.decided.hexdigest()[:8], self.tokens / self.now
 
@@ -133,7 +133,7 @@ class Service:
             if sequence.finish_reason is not None:
                 self.scheduler.remove(sequence)
                 self.lengths.forget(sequence)
-                self.answers += 1
+                self.completions += 1
                 self.ask()
         running = self.scheduler.running
         wanted = self.lengths.wanted(running, self.block, self.scheduler.prompt_tokens)

@@ -88,7 +88,7 @@ def engine(
     engine.stop()
 
 
-def test_it_hardly_delays_anybody(engine: Engine, link: SilentLink) -> None:
+def test_it_hardly_delays_any_sequence(engine: Engine, link: SilentLink) -> None:
     requests = [
         GenerationRequest(f"r{index}", (1 + index, 2, 3), max_output_tokens=60)
         for index in range(8)

@@ -155,15 +155,15 @@ def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
 def test_a_prefix_is_shared_only_under_the_same_salt(plain: Engine) -> None:
     prompt = tuple(range(130, 160))
     cached = []
-    answers = set()
+    completions = set()
     for salt in (b"a", b"b", b"", b"b", b"a", b""):
         request = GenerationRequest("s", prompt, max_output_tokens=4, cache_salt=salt)
         [outcome] = decode(plain, [request])
         usage = outcome.usage
         cached.append(usage.cached_prompt_tokens)
-        answers.add(tuple(outcome.tokens))
+        completions.add(tuple(outcome.tokens))
     assert cached == [0, 0, 0, 28, 28, 28]
-    assert len(answers) == 1
+    assert len(completions) == 1
 
 
 def test_a_drafter_with_another_projection_gets_its_own_features(
@@ -185,7 +185,7 @@ def test_a_drafter_with_another_projection_gets_its_own_features(
     engine.submit(request, outcome)
     for _ in range(7):
         engine.step()
-    # It comes back as another one, in the middle of an answer.
+    # It comes back as another one, in the middle of a completion.
     link.method = methods[1]
     link.close()
     link.transport = None
@@ -250,16 +250,16 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
 
 
 def assert_in_sync(engine: Engine, link: SessionLink) -> None:
-    """Wherever an answer has come, drafter context and committed length are equal."""
+    """Wherever a response has come, drafter context and committed length are equal."""
     sync = engine.drafts
     assert sync is not None
-    assert link.transport is not None or not list(sync.contexts)
-    for context in sync.contexts:
-        sequence = context.sequence
+    assert link.transport is not None or not list(sync.caches)
+    for cache in sync.caches:
+        sequence = cache.sequence
         if sequence.draft is not None:
             assert link.transport is not None
-            held = context_lengths(link.transport.session)[context.context_id]
-            assert held == context.length == sequence.committed
+            held = context_lengths(link.transport.session)[cache.cache_id]
+            assert held == cache.length == sequence.committed
 
 
 def test_decoding_goes_on_without_the_drafter_and_drafts_again_when_it_returns(
@@ -296,7 +296,7 @@ def test_a_wire_that_cuts_everything_is_given_up(
     link.always = "truncate"
     [outcome] = decode(drafting, [request])
     assert outcome.tokens == expected.tokens
-    # The last request only says that the context is given up.
+    # The last request only says that the draft KV cache is released.
     assert len(link.faults) == MAX_REFUSALS + 2
     assert not method.drafted_from
 

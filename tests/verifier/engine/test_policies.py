@@ -41,7 +41,7 @@ def test_adaptive_drafting_stops_asking_a_bad_drafter(monkeypatch: pytest.Monkey
     fixed = engine_with(wrong, draft_policy="fixed")
     adaptive = engine_with(wrong, draft_policy="adaptive")
     [expected] = decode(fixed, [request])
-    # The first answer teaches the estimate that later requests start from.
+    # The first completion teaches the estimate that later requests start from.
     decode(adaptive, [request])
     [outcome] = decode(adaptive, [request])
     assert outcome.tokens == expected.tokens

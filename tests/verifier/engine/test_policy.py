@@ -1,4 +1,4 @@
-"""Whom to draft for and how far, without an engine."""
+"""Which sequences to draft for and how far, without an engine."""
 
 import math
 import random
@@ -9,7 +9,7 @@ import pytest
 
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.drafting.sync import DraftTimes, LateAnswer
+from blockdraft_verifier.drafting.sync import DraftTimes, LateResponse
 from blockdraft_verifier.engine.acceptance import (
     HOPELESS_ACCEPTANCE,
     PRIOR_OF_MATCHES,
@@ -19,10 +19,10 @@ from blockdraft_verifier.engine.acceptance import (
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import (
-    EXPLORE_EVERY_STEPS,
     INDEXED_PER_STEP,
-    TRY_SHARE,
-    TRY_STEPS,
+    PROBE_EVERY_STEPS,
+    PROBE_SHARE,
+    PROBE_STEPS,
     DraftLengths,
 )
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
@@ -61,17 +61,17 @@ def test_drafts_leave_room_for_prompts() -> None:
     lengths.costs = CostModel({Bucket(2, tokens, tokens): 1.0 for tokens in (1, 5)})
     lengths.costs.drafts = DraftCosts(8, (0.1,))
     sequence = decoding(lengths)
-    lengths._steps = 1  # not one of those that try
+    lengths._steps = 1  # not a step that probes
     lengths._known[sequence].drafts = AcceptanceEstimate([0.2] * 4, [20] * 4)
     assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
     assert lengths.wanted([sequence], BLOCK_SIZE, 4) == []
 
 
-def test_prompts_only_send_and_answers_are_drafted_for() -> None:
+def test_prompts_only_send_and_completions_are_drafted_for() -> None:
     lengths = made()
-    answer, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
-    wanted = lengths.wanted([answer, prompt], BLOCK_SIZE, 0)
-    assert wanted == [(prompt, 0), (answer, BLOCK_SIZE - 1)]
+    completion, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
+    wanted = lengths.wanted([completion, prompt], BLOCK_SIZE, 0)
+    assert wanted == [(prompt, 0), (completion, BLOCK_SIZE - 1)]
 
 
 @pytest.mark.parametrize("right", [0.09, 0.11])
@@ -95,7 +95,7 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
         {"draft": Draft((4,))},
     ],
 )
-def test_who_cannot_use_a_draft_is_left_out(change: dict[str, Any]) -> None:
+def test_sequences_that_cannot_use_a_draft_are_left_out(change: dict[str, Any]) -> None:
     lengths = made()
     sequence = decoding(lengths)
     for name, value in change.items():
@@ -125,7 +125,7 @@ def test_nothing_is_drafted_before_anything_was_measured() -> None:
     assert lengths.wanted([decoding(lengths)], BLOCK_SIZE, 0) == []
 
 
-def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
+def test_what_does_not_pay_is_probed_now_and_then() -> None:
     lengths = made("adaptive")
     sequence = decoding(lengths)
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4)
@@ -141,7 +141,7 @@ def test_what_does_not_pay_is_tried_again_now_and_then() -> None:
     steps = lengths.costs.expected_steps([lengths._known[sequence].drafts], 4)
     lost = steps.lost_seconds(4, 0)
     assert lost == pytest.approx(7.5, abs=0.1)
-    every = EXPLORE_EVERY_STEPS * math.ceil(lost / TRY_SHARE / EXPLORE_EVERY_STEPS)
+    every = PROBE_EVERY_STEPS * math.ceil(lost / PROBE_SHARE / PROBE_EVERY_STEPS)
     assert tried == [every, 2 * every]
 
 
@@ -156,35 +156,35 @@ def test_early_ends_are_learned() -> None:
         assert known.drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
 
 
-def test_the_credit_for_tries_is_bounded() -> None:
+def test_the_credit_for_probes_is_bounded() -> None:
     lengths = made("adaptive")
-    for _ in range(2 * TRY_STEPS):
+    for _ in range(2 * PROBE_STEPS):
         lengths.observe_step([], 1.0)
-    assert lengths._credit_seconds == pytest.approx(TRY_SHARE * TRY_STEPS)
+    assert lengths._credit_seconds == pytest.approx(PROBE_SHARE * PROBE_STEPS)
 
 
 def test_what_was_caught_up_is_not_charged_to_drafting() -> None:
     lengths = made()
     assert lengths.costs is not None
     before = lengths.costs.drafts.seconds(1, 7)
-    usual = DraftTimes(waited=2.0, computed=1.5, answers=1, drafts=1, longest=7)
+    usual = DraftTimes(waited=2.0, computed=1.5, responses=1, drafts=1, longest=7)
     lengths.observe_drafting(replace(usual, backlogged=True))
     assert lengths.costs.drafts.seconds(1, 7) == before
     lengths.observe_drafting(usual)
     assert lengths.costs.drafts.seconds(1, 7) > before
 
 
-def test_a_late_answer_teaches() -> None:
+def test_a_late_response_teaches() -> None:
     lengths = made()
     assert lengths.costs is not None
     before = lengths.costs.drafts.seconds(1, 7)
-    late = DraftTimes(missed=1, late=[LateAnswer(drafts=1, longest=7, computed=1.0, elapsed=3.0)])
+    late = DraftTimes(missed=1, late=[LateResponse(drafts=1, longest=7, computed=1.0, elapsed=3.0)])
     for _ in range(100):
         lengths.observe_drafting(late)
     assert lengths.costs.drafts.seconds(1, 7) == pytest.approx(3.0, rel=0.01) != before
 
 
-def test_who_is_only_sent_features_waits_for_nothing() -> None:
+def test_features_alone_are_not_waited_for() -> None:
     lengths = made()
     sequence = decoding(lengths)
     assert lengths.wait_seconds([(sequence, 0)]) == 0.0
@@ -193,13 +193,13 @@ def test_who_is_only_sent_features_waits_for_nothing() -> None:
 
 
 class Run:
-    """Decodes a given answer, step by step, at made-up costs."""
+    """Decodes a given completion, step by step, at made-up costs."""
 
-    def __init__(self, lengths: DraftLengths, prompt: list[int], answer: list[int]) -> None:
-        request = GenerationRequest("r", tuple(prompt), max_output_tokens=len(answer) + 1)
+    def __init__(self, lengths: DraftLengths, prompt: list[int], completion: list[int]) -> None:
+        request = GenerationRequest("r", tuple(prompt), max_output_tokens=len(completion) + 1)
         self.sequence = Sequence(1, request, 0.0)
-        self.sequence.tokens.append(answer[0])
-        self.answer = [*prompt, *answer]
+        self.sequence.tokens.append(completion[0])
+        self.text = [*prompt, *completion]
         self.lengths = lengths
         self.seconds = 0.0
         lengths.add(self.sequence)
@@ -213,9 +213,9 @@ class Run:
         drafted, sequence.draft = draft.token_ids, None
         known = len(sequence.tokens)
         accepted = 0
-        while accepted < len(drafted) and drafted[accepted] == self.answer[known + accepted]:
+        while accepted < len(drafted) and drafted[accepted] == self.text[known + accepted]:
             accepted += 1
-        gained = tuple(self.answer[known : known + accepted + 1])
+        gained = tuple(self.text[known : known + accepted + 1])
         row = Row(sequence, known - 1, (0, *drafted), len(drafted), draft.source)
         sequence.tokens.extend(gained)
         sequence.committed = len(sequence.tokens) - 1
@@ -227,9 +227,9 @@ class Run:
 
     def all(self) -> float:
         """Return the seconds of all steps."""
-        while len(self.sequence.tokens) < len(self.answer):
+        while len(self.sequence.tokens) < len(self.text):
             self.step()
-        assert self.sequence.tokens == self.answer
+        assert self.sequence.tokens == self.text
         return self.seconds
 
 
@@ -252,9 +252,9 @@ def test_a_text_without_repetitions_is_not_slowed(alphabet: int) -> None:
     seconds = 0.0
     for _ in range(3):
         prompt = [rng.randrange(alphabet) for _ in range(200)]
-        answer = [rng.randrange(alphabet) for _ in range(300)]
-        seconds += Run(lengths, prompt, answer).all()
-        tokens += len(answer) - 1
+        completion = [rng.randrange(alphabet) for _ in range(300)]
+        seconds += Run(lengths, prompt, completion).all()
+        tokens += len(completion) - 1
     # Chance repeats pairs of few different tokens; what that gains pays at least for the rest.
     assert seconds <= 1.005 * tokens
 
@@ -281,7 +281,7 @@ def test_a_long_prompt_is_indexed_piece_by_piece() -> None:
         prompt_lookup = lengths._known[run.sequence].prompt_lookup
         assert prompt_lookup is not None
         behind.append(prompt_lookup.behind)
-    assert behind[0] == len(run.answer[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
+    assert behind[0] == len(run.text[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
     assert behind[:1] > behind[1:2] > behind[2:3]
     assert behind[-1] == 0
 
@@ -293,10 +293,10 @@ def test_what_prompt_lookup_drafted_says_nothing_of_the_drafter() -> None:
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
     for known in (lengths._overall, lengths._known[sequence]):
-        assert known.drafts.drafts == 0
+        assert known.drafts.count == 0
 
 
-def test_the_context_of_who_copies_is_kept_up() -> None:
+def test_the_draft_cache_of_a_copying_sequence_is_kept_up() -> None:
     lengths = made()
     lengths.use_blocks(BLOCK_SIZE)
     copying, other = decoding(lengths), decoding(lengths)

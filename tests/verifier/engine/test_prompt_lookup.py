@@ -1,4 +1,4 @@
-"""Prompt lookup in the engine: the same answers, fewer steps where texts repeat, and who is counted."""
+"""Prompt lookup in the engine: the same completions, fewer steps for texts that repeat, counts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ def decoded(requests: Sequence[GenerationRequest]) -> list[list[int]]:
     return [outcome.tokens for outcome in decode(made(TINY_ENGINE), requests)]
 
 
-def test_an_answer_that_repeats_itself_takes_fewer_steps() -> None:
+def test_a_completion_that_repeats_itself_takes_fewer_steps() -> None:
     [expected], [outcome] = decoded([LONG]), decode(made(), [LONG])
     assert outcome.tokens == expected
     usage = outcome.usage
@@ -64,7 +64,7 @@ def test_an_answer_that_repeats_itself_takes_fewer_steps() -> None:
 def test_prompt_lookup_never_changes_the_output(
     decoder: Decoder, plain: Engine, policy: Any
 ) -> None:
-    # Greedy and sampled ones, of which prompts repeat themselves, and answers too where it is cold.
+    # Greedy and sampled ones. Their prompts repeat themselves, and so do cold completions.
     requests = [
         replace(
             request,
@@ -90,7 +90,7 @@ def test_a_drafter_and_prompt_lookup_take_turns(draft: DraftRule, groups: Any) -
     engine = made(replace(PROMPT_LOOKUP, draft_groups=groups), draft)
     outcomes = decode(engine, requests)
     assert [outcome.tokens for outcome in outcomes] == decoded(requests)
-    # The drafter's contexts were kept up beside it.
+    # The draft KV caches were kept up beside it.
     assert engine.metrics.repair_count() == 0
     usages = [outcome.usage for outcome in outcomes]
     assert sum(usage.prompt_lookup_accepted for usage in usages) > 20
@@ -136,7 +136,7 @@ def test_a_request_may_do_without() -> None:
     assert usage.prompt_lookup_accepted > 0
 
 
-def test_preempted_and_resumed_answers_are_the_same() -> None:
+def test_preempted_and_resumed_completions_are_the_same() -> None:
     requests = [
         GenerationRequest(f"p{i}", tuple(range(i, i + 20)), max_output_tokens=24) for i in range(4)
     ]
@@ -185,5 +185,5 @@ def test_where_tokens_cost_their_time_prompt_lookup_verifies_next_to_nothing(
     monkeypatch.setattr(CostModel, "verify_seconds", lambda self, rows, tokens: float(tokens))
     [outcome] = decode(made(replace(PROMPT_LOOKUP, draft_policy="adaptive")), [LONG])
     assert [outcome.tokens] == decoded([LONG])
-    # Only tries, every 64th step.
+    # Only probes, every 64th step.
     assert outcome.usage.prompt_lookup_drafted <= 2 * 3

@@ -1,7 +1,7 @@
-"""Drafts made with the target's own noise, by a drafter that knows all that the target knows.
+"""Drafts made with shared Gumbel noise, by a drafter that knows all that the target knows.
 
 It computes the target's logits and chooses by the drafter's own code, so whatever is not accepted
-was drafted with the wrong noise: that of another position, seed, temperature or filter.
+was drafted with the wrong Gumbel noise: that of another position, seed, temperature or filter.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_drafter.compiled.programs import draft_tokens
-from blockdraft_drafter.method import ContextRow, Draft
+from blockdraft_drafter.method import Draft, DraftRow
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
@@ -70,7 +70,7 @@ class KnowingMethod(ScriptedMethod):
         self._decoder = decoder
         self._tokens: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[ContextRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
         drafts = []
         for row in rows:
             known = self._tokens.get(row.slot, [])[: row.context_length]

@@ -8,7 +8,7 @@ import pytest
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
-from blockdraft_verifier.engine.policy import Offer, Share, fastest, longest, with_tries
+from blockdraft_verifier.engine.policy import Offer, Share, fastest, longest, with_probes
 
 SIZES = (1, 2, 4, 8, 16)
 
@@ -119,9 +119,9 @@ def test_without_costs_the_better_source_gives_all_it_has() -> None:
     assert longest(offers) == [Share(3), Share(draft=2), Share(draft=2)]
 
 
-def test_only_what_promises_a_token_is_tried() -> None:
+def test_only_what_promises_a_token_is_probed() -> None:
     offers = [Offer(survival(0.2)), Offer(survival(0.9, 3)), Offer(survival(0.9), whole(2), 1.0)]
-    tried = with_tries([Share(), Share(), Share(draft=2)], offers)
+    tried = with_probes([Share(), Share(), Share(draft=2)], offers)
     assert tried == [Share(), Share(3), Share(draft=2)]
 
 

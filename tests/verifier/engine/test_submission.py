@@ -39,11 +39,11 @@ def test_cancelling_frees_the_pages(engine: Engine) -> None:
     assert outcomes[0].tokens == expected.tokens
 
 
-def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(engine: Engine) -> None:
+def test_a_full_queue_is_refused_and_replays_have_capacity_of_their_own(engine: Engine) -> None:
     new = GenerationRequest("q", (1, 2), max_output_tokens=3)
     replay = replace(new, replay=True)
     outcome = Outcome()
-    # All at once, so that none of them runs yet: those that will run at once wait for no place.
+    # All at once, so that none of them runs yet.
     for request in (*[new] * 6, *[replay] * 6):
         engine.submit(request, outcome)
     for request in (new, replay):
@@ -51,5 +51,5 @@ def test_a_full_queue_is_refused_and_replays_have_places_of_their_own(engine: En
             engine.submit(request, outcome)
     finish(engine)
     assert len(outcome.tokens) == 12 * 3
-    # Every place is free again.
+    # All capacity is free again.
     assert len(decode(engine, [new] * 6)) == 6

@@ -161,7 +161,7 @@ def test_drafting_never_slows_a_loaded_service(
     plain, drafted = Service(machine, callers, 0.0), Service(machine, callers, acceptance)
     requests = 3 * callers
     assert drafted.run(requests) / plain.run(requests) > least
-    # Nor does it starve the prompts of those who come later.
+    # Nor does it starve the prompts of requests that come later.
     assert max(drafted.first_tokens) < 2 * max(plain.first_tokens)
 
 

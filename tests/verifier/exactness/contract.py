@@ -1,4 +1,4 @@
-"""The contract of rounding, driven hard: one text computed in many ways, compared bit by bit."""
+"""Batch invariance, driven hard: one text computed in many ways, compared bit by bit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -12,7 +12,7 @@ def test_shapes_that_computed_the_same_are_one_class() -> None:
     found = find_classes("bfloat16", {FOUR: [b"a", b"a"], ONE: [b"a"], TWO: [b"a"]})
     assert found.exact
     assert found.classes == ((ONE, TWO, FOUR),)
-    assert found.summary() == "exact in bfloat16: all 3 step shapes round alike"
+    assert found.summary() == "exact in bfloat16: all 3 step shapes are batch-invariant"
 
 
 def test_shapes_that_differ_are_named() -> None:
@@ -20,7 +20,8 @@ def test_shapes_that_differ_are_named() -> None:
     assert not found.exact
     assert found.classes == ((ONE,), (TWO, FOUR))
     assert found.summary() == (
-        "not exact in float32: 3 step shapes (rows x tokens) round in 2 ways: 1x1 | 1x2 4x4"
+        "not exact in float32: 3 step shapes (rows x tokens) fall into 2 numerics classes: "
+        "1x1 | 1x2 4x4"
     )
 
 

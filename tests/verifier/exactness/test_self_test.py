@@ -1,4 +1,4 @@
-"""The self-test on tiny targets: it passes what rounds alike and names what does not."""
+"""The self-test on tiny targets: it passes batch-invariant steps and names others."""
 
 import functools
 from dataclasses import replace
@@ -62,7 +62,7 @@ class RarelyShapeDependent(Decoder):
 
 
 class RowDependent(Decoder):
-    """A decoder whose rounding depends on the place of a row in the step."""
+    """A decoder whose rounding depends on the position of a row in the step."""
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         place = jnp.arange(hidden.shape[0])[:, None]
@@ -84,7 +84,7 @@ def faulty(kind: type[Decoder], settings: EngineSettings = SMALL) -> ModelRunner
     return compiled(tiny(kind, num_layers=1), settings)
 
 
-def test_steps_of_bfloat16_round_alike() -> None:
+def test_steps_of_bfloat16_are_batch_invariant() -> None:
     runner = compiled(tiny())
     found = self_test(runner)
     assert found.exact, found.summary()

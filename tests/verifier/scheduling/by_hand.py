@@ -32,7 +32,7 @@ class Driver:
     # What each cache slot holds: the token there and all before it.
     cache: dict[int, tuple[int, ...]] = field(default_factory=dict)
     admitted: set[int] = field(default_factory=set)
-    # For each sequence, those of its tenant and class that came before it.
+    # For each sequence, the others of its tenant and class that came before it.
     earlier: dict[int, set[int]] = field(default_factory=dict)
     tenants: dict[tuple[bytes, bool], set[int]] = field(default_factory=dict)
     ended: list[Sequence] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Driver:
         self.admitted |= {s.sequence_id for s in (*running, *self.scheduler.preempted)}
         for number in self.admitted:
             assert self.earlier[number] <= self.admitted
-        # The background waits last, and of each class whoever was preempted comes back first.
+        # The background waits last, and of each class preempted sequences come back first.
         waits = [
             (s.request.background, s.sequence_id not in self.admitted)
             for s in self.scheduler.waiting
@@ -109,7 +109,7 @@ class Driver:
             assert chosen >= set(prompts[:1])
 
     def check_background_gave_way(self) -> None:
-        """See that who waits would have no room either if all the background gave way."""
+        """See that waiting sequences would not fit even if all the background gave way."""
         limits, pages = self.scheduler.settings, self.scheduler.pages
         running = self.scheduler.running
         others = [s for s in running if not s.request.background]

@@ -1,4 +1,4 @@
-"""The page allocator against a simple model of who owns what and which page holds what."""
+"""The page allocator against a simple model of which sequence owns which page and what it holds."""
 
 import pytest
 from hypothesis import settings

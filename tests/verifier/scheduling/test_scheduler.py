@@ -143,7 +143,7 @@ def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> N
         assert sequence.tokens == expected_end(sequence.request, 30)[0]
 
 
-def test_the_background_gives_its_places_up_and_goes_on_later() -> None:
+def test_the_background_gives_its_slots_up_and_goes_on_later() -> None:
     driver = Driver(scheduler(max_sequences=2))
     behind = [new(i, [i], 10, background=True) for i in range(2)]
     driver.add(*behind)
@@ -235,7 +235,7 @@ def test_prompts_get_the_room_that_is_left_them_beside_others() -> None:
     driver.add(first := new(0, [1, 2], 40))
     driver.step(prompt_room=room)
     assert first.decoding
-    assert not asked  # nobody is held up
+    assert not asked  # no sequence is held up
     driver.add(*(new(number, range(8), 4) for number in (1, 2)))
     first.draft = Draft((0, 0))
     rows = driver.step(prompt_room=room)

@@ -1,4 +1,4 @@
-"""Whose turn it is, among tenants of which some want more than others."""
+"""Which tenant's turn it is, where some want more than others."""
 
 import random
 
@@ -28,7 +28,7 @@ def test_one_tenant_is_served_in_the_order_of_arrival() -> None:
     assert len(waiting) == 0
 
 
-def test_a_place_goes_to_whom_runs_least() -> None:
+def test_a_slot_goes_to_the_tenant_that_runs_least() -> None:
     waiting, running = WaitingSequences(), [new(100, b"flood"), new(101, b"flood")]
     for number in range(10):
         waiting.add(new(number, b"flood"))
@@ -44,13 +44,13 @@ def test_with_one_place_tenants_take_turns() -> None:
     order = [taken(waiting, []).sequence_id]
     waiting.add(new(50, b"trickle"))
     order += [taken(waiting, []).sequence_id for _ in range(2)]
-    # Who comes back joins the round at its end again: nobody gains by leaving it.
+    # A tenant that comes back joins the round at its end: no tenant gains by leaving it.
     waiting.add(new(51, b"trickle"))
     order += [taken(waiting, []).sequence_id for _ in range(3)]
     assert order == [0, 1, 50, 2, 51, 3]
 
 
-def test_whose_answer_another_verifier_began_goes_before_new_ones() -> None:
+def test_replays_go_before_new_sequences() -> None:
     waiting, running = WaitingSequences(), list[Sequence]()
     waiting.add(new(0, b"a"))
     for number in (1, 2):
@@ -76,7 +76,7 @@ def test_the_background_waits_for_all_others_and_has_its_own_turns() -> None:
     assert len(waiting) == 0
 
 
-def test_who_was_preempted_goes_first() -> None:
+def test_preempted_sequences_go_first() -> None:
     waiting = WaitingSequences()
     waiting.add(new(0, b"a"))
     waiting.put_back(new(1, b"b"))
@@ -85,7 +85,7 @@ def test_who_was_preempted_goes_first() -> None:
     assert [taken(waiting, []).sequence_id for _ in range(3)] == [2, 1, 0]
 
 
-def test_who_is_discarded_costs_nobody_a_turn() -> None:
+def test_a_discarded_sequence_costs_no_turn() -> None:
     waiting = WaitingSequences()
     sequences = {number: new(number, b"ab"[number % 2 :][:1]) for number in range(6)}
     for sequence in sequences.values():
@@ -100,7 +100,9 @@ def test_who_is_discarded_costs_nobody_a_turn() -> None:
 
 @settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(2, 4))
-def test_nobody_waits_longer_for_those_who_want_more(seed: int, places: int, tenants: int) -> None:
+def test_no_tenant_waits_longer_for_tenants_that_want_more(
+    seed: int, slots: int, tenants: int
+) -> None:
     """A tenant with one request at a time, among others that always have many."""
     rng = random.Random(seed)
     waiting, running = WaitingSequences(), list[Sequence]()
@@ -118,10 +120,10 @@ def test_nobody_waits_longer_for_those_who_want_more(seed: int, places: int, ten
             waiting.add(new(number, trickle))
             number += 1
             passed = 0
-        while len(running) < places:
+        while len(running) < slots:
             sequence = taken(waiting, running)
             passed += sequence.request.cache_salt != trickle
         if any(s.request.cache_salt == trickle for s in waiting):
-            # One of each other tenant at most, besides those who ran already.
+            # One of each other tenant at most, besides sequences that ran already.
             assert passed <= len(flood)
         running.remove(rng.choice(running))

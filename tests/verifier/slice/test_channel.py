@@ -171,8 +171,8 @@ def test_strangers_are_turned_away(call: Calls) -> None:
     listener = Listener()
     silent = socket.create_connection(("127.0.0.1", listener.port))
     silent.close()
-    noise = socket.create_connection(("127.0.0.1", listener.port))
-    noise.sendall(secrets.token_bytes(200))
+    chatter = socket.create_connection(("127.0.0.1", listener.port))
+    chatter.sendall(secrets.token_bytes(200))
     wrong_token = call(listener, 1, token=secrets.token_bytes(32))
     too_many = call(listener, 2)
     right = call(listener, 1)
@@ -182,11 +182,11 @@ def test_strangers_are_turned_away(call: Calls) -> None:
             stranger.result(SECONDS)
     leader.send(b"hello")
     assert bytes(right.result(SECONDS).receive()) == b"hello"
-    noise.close()
+    chatter.close()
     leader.close()
 
 
-def test_strangers_that_dawdle_hold_up_nobody(call: Calls) -> None:
+def test_strangers_that_dawdle_hold_up_no_follower(call: Calls) -> None:
     listener = Listener()
     address = ("127.0.0.1", listener.port)
     with contextlib.ExitStack() as strangers:
@@ -200,7 +200,7 @@ def test_strangers_that_dawdle_hold_up_nobody(call: Calls) -> None:
         leader.close()
 
 
-def test_nobody_can_call_after_the_meeting(call: Calls) -> None:
+def test_no_process_can_call_after_the_meeting(call: Calls) -> None:
     listener = Listener()
     follower = call(listener, 1)
     leader = listener.accept(1, DIGEST, SECONDS)
@@ -238,7 +238,7 @@ def test_processes_that_run_different_things_do_not_meet(call: Calls) -> None:
         future.result(SECONDS)
 
 
-def test_nobody_listens() -> None:
+def test_no_leader_listens() -> None:
     listener = Listener()
     with pytest.raises(FollowerLostError):
         listener.accept(1, DIGEST, 0.01)

@@ -9,8 +9,8 @@ Glossary:
 * **accepted**: leading drafted tokens that equal the choices.
 * **bonus**: the choice after the last accepted token; it becomes the next anchor.
 
-The noise depends on the request's seed and the absolute position only. A drafted token is accepted
-exactly when plain decoding would have produced it, so speculation changes nothing, at any
+The Gumbel noise depends on the request's seed and the absolute position only. A drafted token is
+accepted exactly when plain decoding would have produced it, so speculation changes nothing, at any
 temperature.
 """
 
@@ -44,7 +44,7 @@ def choose_tokens(
         noisy = kept + gumbel_noise(options.seed, position, logits.shape[-1])
         return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
 
-    # Noise and filters cost more than the LM head on CPU: skip them for an all-greedy batch.
+    # Gumbel noise and filters cost more than the LM head on CPU: a greedy batch skips them.
     choices: Int[Array, " choices"] = jax.lax.cond(
         jnp.any(sampling.temperature > 0.0), sample, lambda: greedy
     )
@@ -84,7 +84,7 @@ def log_probabilities(
     choices: Int[Array, " choices"],
     wanted: Bool[Array, ""],
 ) -> LogProbs:
-    """Return log probabilities, or zeros when nobody wants them (top-k is slow on CPU)."""
+    """Return log probabilities, or zeros when no row wants them (top-k is slow on CPU)."""
     count = min(MAX_LOG_PROBS, logits.shape[-1])
 
     def compute() -> LogProbs:

@@ -36,7 +36,7 @@ from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
 logger = logging.getLogger(__name__)
 
 TIMED_RUNS = 3
-# Long enough to be told from noise, short enough not to hold the start up.
+# Long enough to be told from jitter, short enough not to hold the start up.
 TIMED_CONTEXT_TOKENS = 512
 
 
@@ -233,7 +233,7 @@ class ModelRunner:
         return self._execute(bucket, self._pack(rows, bucket))
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
-        """Return the keys and values in some pages, layer by layer; for tests of rounding.
+        """Return the keys and values in some pages, layer by layer; for the self-test.
 
         Of a slice of several hosts no process can read them: there are none then.
         """

@@ -30,7 +30,7 @@ FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 
 class StepOutputs(NamedTuple):
-    """What a step tells the host.
+    """What a step returns to the host.
 
     Of each row the drafted tokens accepted, and `bonus`, the target's own next token; of each
     choice its log probabilities. Features of the positions that became final come first, row after

@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 @runtime_checkable
 class FeatureWriter(Protocol):
-    """Puts features where the drafter finds them; `name` says for people what they go through."""
+    """Puts features where the drafter finds them; `name` is for the log."""
 
     name: str
 
@@ -32,7 +32,7 @@ class FeatureWriter(Protocol):
         """Say in `tensor`, an empty part of the request, what the features of positions are."""
 
     def answered(self, step_id: int) -> None:
-        """Learn that the drafter needs nothing of this step and those before it any more."""
+        """Learn that the drafter is done with the features of this step and of all before it."""
 
 
 class MessageWriter:
@@ -54,7 +54,7 @@ class MessageWriter:
 
 
 class SharedWriter:
-    """Puts features into shared memory, and into the message what finds no room there."""
+    """Puts features into shared memory, or into the message while that is full."""
 
     name = "shared memory"
 
@@ -81,7 +81,7 @@ class SharedWriter:
         tensor.shared_offset = offset
 
     def answered(self, step_id: int) -> None:
-        """Give the step's room back."""
+        """Give the step's region back."""
         self._ring.give_back(step_id)
 
 
@@ -129,7 +129,7 @@ class Ring:
 
 def offer_shared_memory(address: str) -> SharedFile | None:
     """Return memory for the drafter at `address` to map; None on another host or without room."""
-    # Whoever shares the folder of a socket shares its files too.
+    # A process that shares the folder of a socket shares its files too.
     folder = socket_folder(address)
     if folder is None:
         return None

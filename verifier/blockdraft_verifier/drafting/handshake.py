@@ -1,4 +1,4 @@
-"""What a drafter says of itself, and the map that it wants features to go through."""
+"""A drafter's description, and the projection that it wants features to go through."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ _DTYPES: dict[pb.DataType.ValueType, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class DrafterDescription:
-    """What a drafter says of itself; see `DrafterServiceDescribeResponse`."""
+    """The description of a drafter; see `DrafterServiceDescribeResponse`."""
 
     method: str
     block_size: int
@@ -48,7 +48,7 @@ class DrafterDescription:
     def from_proto(
         cls, message: pb.DrafterServiceDescribeResponse, features: FeatureForm
     ) -> "DrafterDescription":
-        """Return what an answer says in which `check_description` found nothing."""
+        """Return the description in a response that `check_description` has accepted."""
         return cls(
             method=message.method,
             block_size=message.block_size,
@@ -90,43 +90,46 @@ def check_description(
 
 
 def fetch_form(
-    stub: DrafterServiceStub, answer: pb.DrafterServiceDescribeResponse, held: FeatureForm | None
+    stub: DrafterServiceStub, response: pb.DrafterServiceDescribeResponse, held: FeatureForm | None
 ) -> FeatureForm:
     """Return the form in which a drafter wants its features; `held` again if that is it.
 
     Raises `ValueError` if what is fetched is not what the drafter described.
     """
-    layer_ids = tuple(answer.target_layer_ids)
-    if not answer.HasField("projection"):
+    layer_ids = tuple(response.target_layer_ids)
+    if not response.HasField("projection"):
         return FeatureForm(layer_ids)
-    said = answer.projection
-    if held is not None and (held.layer_ids, held.fingerprint) == (layer_ids, said.fingerprint):
+    described = response.projection
+    if held is not None and (held.layer_ids, held.fingerprint) == (
+        layer_ids,
+        described.fingerprint,
+    ):
         return held
-    dtype = _DTYPES.get(said.dtype)
+    dtype = _DTYPES.get(described.dtype)
     if dtype is None:
-        raise ValueError(f"the drafter's projection has the unknown element type {said.dtype}")
-    rows, columns = answer.feature_width, said.input_width
-    normalized = said.HasField("norm_epsilon")
-    elements = _fetch(stub, said.fingerprint, np.empty(rows * (columns + normalized), dtype))
+        raise ValueError(f"the drafter's projection has the unknown element type {described.dtype}")
+    rows, columns = response.feature_width, described.input_width
+    normalized = described.HasField("norm_epsilon")
+    elements = _fetch(stub, described.fingerprint, np.empty(rows * (columns + normalized), dtype))
     weight, scale = np.split(elements, [rows * columns])
     projection = FeatureProjection(
-        weight.reshape(rows, columns), scale if normalized else None, said.norm_epsilon
+        weight.reshape(rows, columns), scale if normalized else None, described.norm_epsilon
     )
-    if projection.fingerprint() != said.fingerprint:
+    if projection.fingerprint() != described.fingerprint:
         raise ValueError("the drafter's projection is not the one that it described")
-    return FeatureForm(layer_ids, projection, said.fingerprint)
+    return FeatureForm(layer_ids, projection, described.fingerprint)
 
 
 def _fetch(stub: DrafterServiceStub, fingerprint: str, elements: np.ndarray) -> np.ndarray:
     """Fill `elements` with the drafter's projection."""
-    room, filled = elements.view(np.uint8), 0
+    target, filled = elements.view(np.uint8), 0
     request = pb.FetchProjectionRequest(fingerprint=fingerprint)
     for piece in stub.FetchProjection(request, timeout=FETCH_TIMEOUT_SECONDS):
         data = np.frombuffer(piece.data, np.uint8)
-        if filled + data.size > room.size:
-            raise ValueError(f"the drafter's projection has more than {room.size} bytes")
-        room[filled : filled + data.size] = data
+        if filled + data.size > target.size:
+            raise ValueError(f"the drafter's projection has more than {target.size} bytes")
+        target[filled : filled + data.size] = data
         filled += data.size
-    if filled < room.size:
-        raise ValueError(f"the drafter's projection ended after {filled} of {room.size} bytes")
+    if filled < target.size:
+        raise ValueError(f"the drafter's projection ended after {filled} of {target.size} bytes")
     return elements

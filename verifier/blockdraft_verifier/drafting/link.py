@@ -1,7 +1,7 @@
 """The wire to the drafter: a handshake, then one bidirectional stream.
 
-`DraftTransport` is all the rest of the verifier knows of it, so that tests can put a faulty one in
-its place.
+The rest of the verifier knows only `DraftTransport`, so that tests can put a faulty one in its
+place.
 """
 
 import logging
@@ -39,12 +39,12 @@ RECONNECTING = BackoffPolicy(initial_seconds=0.2, max_seconds=5.0)
 
 
 class TransportError(RuntimeError):
-    """The stream to the drafter broke; all contexts it held are gone."""
+    """The stream to the drafter broke; all its draft KV caches are gone."""
 
 
 @runtime_checkable
 class DraftTransport(Protocol):
-    """One stream to a drafter; contexts live exactly as long as it does.
+    """One stream to a drafter; draft KV caches live exactly as long as it does.
 
     Requests say where features are, so `feature_writer` writes these just before, in the order of
     their requests.
@@ -57,10 +57,10 @@ class DraftTransport(Protocol):
         """Send a step; raise `TransportError` if the stream is broken."""
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer, None if none comes in time; raise `TransportError` if broken."""
+        """Return the next response, None if none comes in time; `TransportError` if broken."""
 
     def close(self) -> None:
-        """End the stream; the drafter forgets its contexts."""
+        """End the stream; the drafter drops its draft KV caches."""
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class DraftLink(Protocol):
         """Return the newest transport, or None while there is no drafter."""
 
     def lost(self, transport: DraftTransport) -> None:
-        """Say that a transport broke, so that a new one is made."""
+        """Report that a transport broke, so that a new one is made."""
 
     def close(self) -> None:
         """Stop connecting and end the current stream."""
@@ -80,8 +80,8 @@ class DraftLink(Protocol):
 class GrpcDraftTransport:
     """A `Draft` stream over gRPC.
 
-    `answered` says whether anything was: who takes streams only to end them is not to be called
-    again at once.
+    `answered` is whether any response has come: a drafter that takes streams only to end them is
+    not to be called again at once.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class GrpcDraftTransport:
         description: DrafterDescription,
         shared: SharedFile | None = None,
     ) -> None:
-        """Open the stream, and wait until the drafter has taken it; else raise what it said.
+        """Open the stream and wait until the drafter has taken it; raise its error if it refuses.
 
         The name of `shared`, memory to offer, is taken away afterwards.
         """
@@ -120,16 +120,16 @@ class GrpcDraftTransport:
         self._requests.put(request)
 
     def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next answer; see `DraftTransport.receive`."""
+        """Return the next response; see `DraftTransport.receive`."""
         try:
-            answer = self._responses.get(timeout=max(0.0, timeout_seconds))
+            response = self._responses.get(timeout=max(0.0, timeout_seconds))
         except queue.Empty:
             return None
-        if isinstance(answer, TransportError):
-            raise answer
+        if isinstance(response, TransportError):
+            raise response
         self.answered = True
-        self.feature_writer.answered(answer.step_id)
-        return answer
+        self.feature_writer.answered(response.step_id)
+        return response
 
     def close(self) -> None:
         """End the stream."""
@@ -238,11 +238,11 @@ class GrpcDraftLink:
     def _connect(self) -> GrpcDraftTransport | None:
         request = pb.DrafterServiceDescribeRequest(target_fingerprint=self._target.fingerprint)
         try:
-            answer = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
+            response = self._stub.Describe(request, timeout=HANDSHAKE_TIMEOUT_SECONDS)
             config = self._target.config
-            check_description(answer, config.num_layers, config.hidden_size)
-            self._features = fetch_form(self._stub, answer, self._features)
-            description = DrafterDescription.from_proto(answer, self._features)
+            check_description(response, config.num_layers, config.hidden_size)
+            self._features = fetch_form(self._stub, response, self._features)
+            description = DrafterDescription.from_proto(response, self._features)
             shared = offer_shared_memory(self._address)
             transport = GrpcDraftTransport(self._stub, description, shared)
         except (grpc.RpcError, ValueError) as error:

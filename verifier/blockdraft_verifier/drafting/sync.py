@@ -1,15 +1,15 @@
-"""Accepted-token sync: the drafter's context of a sequence is what the verifier has committed.
+"""Accepted-token sync: the draft KV cache of a sequence holds what the verifier has committed.
 
 The invariant, for every sequence and at every step: `drafter context length == committed length`.
 Only features of committed positions are sent, each exactly once, in order; the drafter refuses
-anything else for that sequence alone and says what it expected, and every answer carries its
-context length. Whatever goes wrong (a lost, repeated, reordered or cut message, a restart) shows
-up as a difference, is counted, and is repaired by sending the missing features again from the
-feature store; meanwhile the sequence decodes plainly. Output never depends on any of this.
+anything else for that sequence alone and says what it expected, and every draft carries its context
+length. Whatever goes wrong (a lost, repeated, reordered or cut message, a restart) shows up as a
+difference, is counted, and is repaired by sending the missing features again from the feature
+store; meanwhile the sequence decodes plainly. Output never depends on any of this.
 
-Nor does anybody wait for long. Sequences wait for a draft until the deadline that came with the
-request; then they are decoded plainly, and the drafter is asked nothing until it has answered and
-some time has passed. What it is sent is bounded at any time.
+Waits are short. Sequences wait for a draft until the deadline that came with the request; then they
+are decoded plainly, and the drafter is asked nothing until it has answered and some time has
+passed. The bytes on their way to it are bounded at any time.
 """
 
 import logging
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.drafting.draft_caches import Context, Contexts, PendingStep
+from blockdraft_verifier.drafting.draft_caches import DraftCache, DraftCaches, PendingStep
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink, DraftTransport, TransportError
 from blockdraft_verifier.drafting.outgoing import (
@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 LEAVING_ALONE = BackoffPolicy(initial_seconds=0.05, max_seconds=30.0)
 
 
-class LateAnswer(NamedTuple):
-    """Drafts that nobody waited for any more; times in seconds, `elapsed` since the request."""
+class LateResponse(NamedTuple):
+    """Drafts that came after their deadline; times in seconds, `elapsed` since the request."""
 
     drafts: int
     longest: int
@@ -56,16 +56,16 @@ class LateAnswer(NamedTuple):
 class DraftTimes:
     """What waiting for the drafter took, and what came of it; the policy learns from it."""
 
-    waited: float = 0.0  # seconds until the answers were there, or nobody waited any more
+    waited: float = 0.0  # seconds until the responses had come or their deadlines had passed
     computed: float = 0.0  # seconds the drafter computed what was waited for
-    answers: int = 0  # answers that came in time, with `drafts` of up to `longest` tokens
+    responses: int = 0  # that came in time, with `drafts` of up to `longest` tokens
     drafts: int = 0
     longest: int = 0
-    # Whether they took in more features than one verification commits, so that they took longer
-    # than usual.
+    # Whether they appended more features than one verification commits, and so took longer than
+    # usual.
     backlogged: bool = False
-    missed: int = 0  # deadlines that passed; `late` are answers that came after theirs
-    late: list[LateAnswer] = field(default_factory=list)
+    missed: int = 0  # deadlines that passed; `late` are the responses that came after theirs
+    late: list[LateResponse] = field(default_factory=list)
 
     @property
     def draft(self) -> float:
@@ -79,7 +79,7 @@ class DraftTimes:
 
 
 class DraftSync:
-    """Keeps the drafter in step and turns its answers into drafts."""
+    """Keeps the drafter in step and gives its drafts to their sequences."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class DraftSync:
         on_repair: Callable[[str], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Draft over `link`, telling `on_repair` the cause of every difference found.
+        """Draft over `link`, calling `on_repair` with the cause of every difference found.
 
-        A stream counts as lost once an answer takes longer than `timeout_seconds`; nobody waits for
-        it as long as that.
+        A stream counts as lost once a response takes longer than `timeout_seconds`; no sequence
+        waits as long as that.
         """
         self._link = link
         self._timeout_seconds = timeout_seconds
@@ -100,7 +100,7 @@ class DraftSync:
         self._clock = clock
         self._transport: DraftTransport | None = None
         self._features: FeatureStore | None = None
-        self.contexts = Contexts(vocab_size, on_repair)
+        self.caches = DraftCaches(vocab_size, on_repair)
         # It outlives the streams: a drafter whose worker hangs still takes a new one.
         self._leaving_alone = Backoff(LEAVING_ALONE)
         self._asks_from = -math.inf
@@ -119,14 +119,14 @@ class DraftSync:
 
     @property
     def unanswered(self) -> int:
-        """Requests to the drafter that have no answer yet."""
+        """Requests to the drafter that have no response yet."""
         return len(self._pending)
 
     def poll(self) -> DrafterDescription | None:
         """Notice a new connection, or the end of an idle one; return a new one's description."""
         if self._transport is not None and not self._pending:
             try:
-                # Nothing is to be answered, so only the end of the stream can be heard of.
+                # No response is due, so only the end of the stream can arrive.
                 if self._transport.receive(0.0) is not None:
                     self._on_repair("repeated_response")
             except TransportError as error:
@@ -134,7 +134,7 @@ class DraftSync:
         transport = self._link.current()
         if transport is self._transport or transport is None:
             return None
-        self._forget_contexts()
+        self._forget_caches()
         self._transport = transport
         return transport.description
 
@@ -149,7 +149,7 @@ class DraftSync:
         *,
         least_chance: float = 0.0,
     ) -> None:
-        """Ask for drafts, then send on what other contexts lack.
+        """Ask for drafts, then send features that other draft KV caches lack.
 
         `wanted` says how many tokens to draft for each sequence; 0 only sends features. They wait
         for their drafts for at most `wait_seconds`; see `to_request` for `least_chance`.
@@ -157,12 +157,12 @@ class DraftSync:
         drafter = self._drafter_to_ask()
         if drafter is None:
             return
-        contexts = [
-            (self.contexts.open(sequence), draft_length)
+        caches = [
+            (self.caches.open(sequence), draft_length)
             for sequence, draft_length in wanted
             if self._fits(sequence, drafter)
         ]
-        parts, behind = divide(contexts, drafter)
+        parts, behind = divide(caches, drafter)
         if parts:
             self._send(parts, wait_seconds, least_chance)
         self._catch_up(behind, drafter)
@@ -170,38 +170,38 @@ class DraftSync:
     def send_to_learn(self, sequences: Iterable[Sequence]) -> None:
         """Send a drafter that learns what it lacks of sequences for which nothing is drafted.
 
-        They are all that run, and those that have just ended. Nobody waits for it, and it is
-        bounded like all that is caught up.
+        `sequences` are all that run or have just ended. No sequence waits for it, and the bytes are
+        bounded as for catching up.
         """
         drafter = self._drafter_to_ask()
         if drafter is None or not drafter.learns:
             return
-        contexts = [
-            self.contexts.open(sequence)
+        caches = [
+            self.caches.open(sequence)
             for sequence in sequences
             if sequence.request.recordable
             and sequence.request.max_draft_tokens != 0
             and not sequence.awaiting_draft
             and self._fits(sequence, drafter)
         ]
-        self._catch_up(to_learn_from(contexts, drafter), drafter)
+        self._catch_up(to_learn_from(caches, drafter), drafter)
 
     def tell_released(self) -> None:
-        """Tell the drafter what contexts to drop, if no request has told it yet."""
-        if self.contexts.released and self._drafter_to_ask() is not None:
+        """Tell the drafter which draft KV caches to drop, if no request has done so yet."""
+        if self.caches.released and self._drafter_to_ask() is not None:
             self._send([], None)
 
     def collect(self, *, wait: Literal["none", "any", "all"]) -> DraftTimes:
-        """Take in answers, and let nobody wait beyond a deadline.
+        """Take in responses, and let no sequence wait beyond a deadline.
 
-        "none" takes those that are there; "any" waits for one if sequences wait for drafts;
+        "none" takes the responses that are there; "any" waits for one if sequences wait for drafts;
         "all" waits until no sequence does.
         """
         times = DraftTimes()
         started = self._clock()
         try:
             while self._pending and self._transport is not None:
-                # What is there was in time, however long it took until somebody looked.
+                # A response that is there came in time, however late it is read.
                 response = self._transport.receive(0.0)
                 if response is None:
                     self._enforce_deadlines(times)
@@ -220,7 +220,7 @@ class DraftSync:
 
     def close(self) -> None:
         """Stop drafting."""
-        self._forget_contexts()
+        self._forget_caches()
         self._transport = None
         self._link.close()
 
@@ -232,11 +232,11 @@ class DraftSync:
     def _fits(self, sequence: Sequence, drafter: DrafterDescription) -> bool:
         if sequence.draftable and sequence.committed > drafter.max_context_tokens:
             sequence.draftable = False
-            self.contexts.release(sequence)
+            self.caches.release(sequence)
         return sequence.draftable
 
-    def _catch_up(self, behind: list[Context], drafter: DrafterDescription) -> None:
-        """Send contexts what they lack, as far as it is not too much at a time."""
+    def _catch_up(self, behind: list[DraftCache], drafter: DrafterDescription) -> None:
+        """Send draft KV caches the features they lack, a bounded number of bytes at a time."""
         while self._transport is not None:
             under_way = sum(step.feature_rows for step in self._pending if not step.draft_length)
             parts = catch_up(behind, drafter, under_way)
@@ -257,19 +257,19 @@ class DraftSync:
         request = to_request(
             step.step_id,
             parts,
-            self.contexts.take_released(),
+            self.caches.take_released(),
             self._features,
             transport.feature_writer,
             least_chance=least_chance,
             learns=transport.description.learns,
         )
         for part in parts:
-            context = part.context
+            cache = part.cache
             step.feature_rows += part.rows
-            context.length = step.expected_length[context.context_id] = part.stop
+            cache.length = step.expected_length[cache.cache_id] = part.stop
             if part.draft_length:
-                step.draft_length[context.context_id] = part.draft_length
-                context.sequence.awaiting_draft = True
+                step.draft_length[cache.cache_id] = part.draft_length
+                cache.sequence.awaiting_draft = True
         self._pending.append(step)
         try:
             transport.send(request)
@@ -277,43 +277,43 @@ class DraftSync:
             self._lose_transport(error)
 
     def _seconds_left(self) -> float | None:
-        """Return how long somebody still waits for a draft, or None if nobody does."""
+        """Return how long a sequence still waits for a draft, or None if none does."""
         deadlines = [step.deadline for step in self._pending if step.deadline is not None]
-        if not deadlines or not self.contexts.awaiting:
+        if not deadlines or not self.caches.awaiting:
             return None
         return max(0.0, min(deadlines) - self._clock())
 
     def _enforce_deadlines(self, times: DraftTimes) -> None:
-        """Let those whose deadline has passed go on without; in the end the stream is lost."""
+        """Let sequences go on without drafts that are late; in the end the stream is lost."""
         now = self._clock()
         if now - self._pending[0].sent_at >= self._timeout_seconds:
-            raise TransportError(f"no answer within {self._timeout_seconds} s")
+            raise TransportError(f"no response within {self._timeout_seconds} s")
         missed = [s for s in self._pending if s.deadline is not None and now >= s.deadline]
         for step in missed:
             step.deadline, step.late = None, True
-            for context_id in step.draft_length:
-                if (context := self.contexts.find(context_id)) is not None:
-                    context.sequence.awaiting_draft = False
+            for cache_id in step.draft_length:
+                if (cache := self.caches.find(cache_id)) is not None:
+                    cache.sequence.awaiting_draft = False
         if missed:
             times.missed += len(missed)
             self._asks_from = now + self._leaving_alone.pause_seconds()
 
     def _take(self, response: pb.DraftResponse, times: DraftTimes) -> None:
-        """Take one answer in, or raise `TransportError` if one before it is missing."""
+        """Take one response in, or raise `TransportError` if one before it is missing."""
         step = self._pending[0]
         if response.step_id < step.step_id:
             self._on_repair("repeated_response")
             return
         if response.step_id > step.step_id:
-            raise TransportError(f"answer {response.step_id} came before {step.step_id}")
+            raise TransportError(f"response {response.step_id} came before {step.step_id}")
         self._pending.popleft()
         if response.HasField("version"):
             self._note_version(response.version)
         self._count(step, response, times)
-        self.contexts.reconcile(response, step)
+        self.caches.reconcile(response, step)
 
     def _note_version(self, version: pb.DrafterVersion) -> None:
-        """Take note of the weights with which a drafter that learns drafts from now on."""
+        """Remember the weights with which a drafter that learns drafts from now on."""
         if self._transport is None:
             return
         known = self._transport.description
@@ -332,9 +332,9 @@ class DraftSync:
         drafts, longest = sum(length > 0 for length in lengths), max(lengths, default=0)
         if step.late:
             elapsed = self._clock() - step.sent_at
-            times.late.append(LateAnswer(drafts, longest, computed, elapsed))
+            times.late.append(LateResponse(drafts, longest, computed, elapsed))
             return
-        times.answers += 1
+        times.responses += 1
         times.computed += computed
         times.drafts += drafts
         times.longest = max(times.longest, longest)
@@ -350,10 +350,10 @@ class DraftSync:
         if self._transport is not None:
             self._link.lost(self._transport)
         self._transport = None
-        self._forget_contexts()
+        self._forget_caches()
 
-    def _forget_contexts(self) -> None:
-        self.contexts.clear()
+    def _forget_caches(self) -> None:
+        self.caches.clear()
         self._pending.clear()
         # Step numbers start again with each stream.
         self._last_step_id = 0

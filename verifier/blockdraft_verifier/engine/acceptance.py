@@ -1,9 +1,9 @@
 """How often drafted tokens are right, learned from what came; no I/O, no clock.
 
-Of drafts each position counts. A drafter may end a draft before it has as many tokens as were asked
-for, so there are two things to learn of a position: how likely it is that a draft goes on to it,
-which says what drafts cost, and how likely a token is gained there. Where a draft has ended, none
-is. Of what prompt lookup finds counts the length of the match.
+For the drafter, estimates are by position in the draft. A drafter may end a draft before it has as
+many tokens as were asked for, so two things are learned of a position: how likely a draft goes on
+to it, which says what drafts cost, and how likely a token is gained there. Where a draft has ended,
+none is. For prompt lookup, estimates are by length of the match.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ PRIOR_WEIGHT = 4
 SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
 # Before anything is measured, assume a usable drafter, so that it gets measured.
 PRIOR_ACCEPTANCE = 0.8
-# A drafter whose first token is right less often than this is not worth a try.
+# A drafter whose first token is right less often than this is not worth a probe.
 HOPELESS_ACCEPTANCE = 0.1
 # Of matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. On the low side: each step teaches, whether
 # or not anything was drafted, so that a wrong guess here costs a few tokens' gain and no time.
@@ -45,20 +45,20 @@ class AcceptanceEstimate:
 
     # How likely a token is gained at each position, if it is asked for.
     by_position: list[float] = field(default_factory=list)
-    trials: list[int] = field(default_factory=list)  # how often each was put to the test
+    trials: list[int] = field(default_factory=list)  # how often each was tested
     # How likely a draft has a token at each position, if it is asked for and there is one at the
     # position before; 1 where nothing is known.
     going_on: list[float] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)  # how often each of these was put to the test
+    asked: list[int] = field(default_factory=list)  # how often each of these was tested
 
     @property
-    def drafts(self) -> int:
+    def count(self) -> int:
         """Number of drafts learned from."""
         return self.trials[0] if self.trials else 0
 
     @property
     def hopeless(self) -> bool:
-        """Whether not even the first drafted token is worth a try."""
+        """Whether not even the first drafted token is worth a probe."""
         return bool(self.by_position) and self.by_position[0] < HOPELESS_ACCEPTANCE
 
     def successor(self) -> "AcceptanceEstimate":
@@ -68,7 +68,7 @@ class AcceptanceEstimate:
     def update(self, drafted: int, accepted: int, *, ended_early: bool = False) -> None:
         """Learn from one verification."""
         asked = drafted + ended_early
-        # Positions after the first miss, or after a draft's end, were never put to the test.
+        # Positions after the first miss, or after a draft's end, were not tested.
         tested = min(accepted + 1, asked)
         _lengthen(self.by_position, self.trials, tested, PRIOR_ACCEPTANCE)
         for position in range(tested):

@@ -1,8 +1,8 @@
 """What a step is worth: the tokens per second that are expected of it.
 
 While prompts wait for room in the steps, their tokens count too: a drafted token takes the place of
-a prompt token, so that somebody else's first token comes later. The seconds are those of `costs`,
-how often drafted tokens are right is known by `acceptance`. No I/O, no clock.
+a prompt token, which makes the time to first token of another request longer. `costs` has the
+seconds, `acceptance` how often drafted tokens are right. No I/O, no clock.
 """
 
 import math
@@ -24,12 +24,12 @@ from blockdraft_verifier.engine.costs import DraftCosts, StepTimes
 
 # What is lost to rounding in sums of probabilities.
 ROUNDING = 1e-9
-# A sequence gets so many drafts before the others' acceptance can decide against drafting: text
-# differs, and one that is never drafted for can never show it, unless all others were hopeless.
+# A sequence gets so many drafts before the others' acceptance can decide against drafting, unless
+# theirs was hopeless: text differs, and only drafts can show it.
 FIRST_DRAFTS = 4
-# A draft is waited for so many times as long as it usually takes,
+# A step waits for a draft so many times as long as drafting usually takes,
 WAIT_FACTOR = 2.0
-# and in any case for such a share of a plain step, which nobody notices.
+# and in any case such a share of a plain step, which is too short to notice.
 WAIT_SHARE = 0.5
 
 
@@ -46,9 +46,9 @@ NO_PROMPTS = WaitingPrompts()
 
 
 class ExpectedSteps(NamedTuple):
-    """Steps in which 0, 1, 2, ... tokens are asked for of each sequence.
+    """Steps in which the drafter is asked for 0, 1, 2, ... tokens for each sequence.
 
-    `tokens` are verified of all sequences, and `gains` gained.
+    `tokens` are verified and `gains` gained, by all sequences together.
     """
 
     tokens: Float[np.ndarray, " lengths"]
@@ -80,7 +80,7 @@ class CostModel:
         self.drafts = DraftCosts()
 
     def milliseconds(self) -> dict[str, object]:
-        """Return what is known now of the time that steps take, for the person who asks."""
+        """Return the present estimates of the time that steps take, for the debug state."""
         return {
             "verify_by_rows_x_tokens": {
                 str(bucket): round(1e3 * seconds, 3)
@@ -120,10 +120,10 @@ class CostModel:
     ) -> float:
         """Return what a step gains, in tokens per second, its prompt tokens included.
 
-        Each of these counts for as much of a gained token as it takes of the time, in a service
-        that is full: who waits for a first token is a row less in every step. For the same reason
-        prompts have as much room as beside plain decoding, and a step in which drafts take it from
-        them is worth nothing.
+        In a full service a prompt token takes some share of the time of a gained token, and it
+        counts as that share: as long as a prompt is not computed, every step has a row less. For
+        the same reason prompts have as much room as beside plain decoding, and a step in which
+        drafts take it from them is worth nothing.
         """
         steps = self.steps
         if not prompts.tokens or all(size <= rows for size in steps.sizes(rows + 1)):
@@ -179,15 +179,15 @@ class CostModel:
         longer = np.diff(drafts.drafted) * np.diff(took)
         return np.concatenate([took[:1], took[0] + np.cumsum(longer)])
 
-    def try_length(
+    def probe_length(
         self,
         estimates: Sequence[AcceptanceEstimate],
         overall: AcceptanceEstimate,
         most: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
-        """Return how far to draft to learn more where that does not seem to pay; 0 for nothing."""
-        unknown = sum(estimate.drafts < FIRST_DRAFTS for estimate in estimates)
+        """Return the draft length of a probe, made although it does not seem to pay; 0 for none."""
+        unknown = sum(estimate.count < FIRST_DRAFTS for estimate in estimates)
         perfect = [AcceptanceEstimate([1.0] * most)] * len(estimates)
         if overall.hopeless or 2 * unknown <= len(estimates):
             return 0
@@ -198,7 +198,7 @@ class CostModel:
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
     ) -> float:
-        """Return how long to wait for drafts, before decoding plainly is the better choice."""
+        """Return how long to wait for drafts before plain decoding is the better choice."""
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)

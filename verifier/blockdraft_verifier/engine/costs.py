@@ -1,10 +1,10 @@
 """What is learned of the seconds of steps and drafts, from their first measurement on; no clock.
 
 A step takes what its shape takes, times how slow the machine is just now: neighbours, clocks and
-longer contexts slow all shapes alike. What to draft depends on how shapes compare. So a step that
-took longer than expected first says that the machine has become slower, and that its shape takes
-longer only as far as that is less well known. It is a Kalman filter over logarithms of seconds,
-with the covariances left out (docs/adr/0040).
+longer contexts slow all shapes alike. What to draft depends on how shapes compare. So where a step
+took longer than expected, the machine counts as slower first, and the shape as slower only as far
+as its own time is less well known. It is a Kalman filter over logarithms of seconds, with the
+covariances left out (docs/adr/0040).
 """
 
 import math
@@ -20,7 +20,7 @@ _SHAPE_VARIANCE = 0.1
 _SHAPE_DRIFT = 1e-4
 _SLOWNESS_VARIANCE = 0.05
 _SLOWNESS_DRIFT = 0.02
-# The share of it that is left in the next step: in the end it is the shapes' own time.
+# The share of the slowness that is left in the next step: in the end all of it goes to the shapes.
 _SLOWNESS_LASTS = 0.98
 _STEP_NOISE = 0.01
 # A step further off than so many standard deviations was held up; it counts as if it were as many.
@@ -86,8 +86,8 @@ class StepTimes:
     def of(self, rows: int, tokens: int, context: int = 0) -> float:
         """Return the seconds of a step now.
 
-        It takes no more than any larger one does that is known as well: of those that were not seen
-        for long one may have been slow when it was.
+        It takes no more than any larger step that is known as well: a shape that has not run for
+        long may have been slow when it last did.
         """
         variance = self._variance[bucket_for(self._buckets, rows, tokens)]
         return self._slowness_now * min(
@@ -115,7 +115,7 @@ class DraftCosts:
     """Seconds of a draft step by sequences and tokens, and of the trip to the drafter.
 
     Between one token and a whole block the seconds rise evenly: a drafter that drafts token by
-    token makes a pass for each, one that drafts blocks takes as long for either.
+    token makes a pass for each; a drafter that drafts blocks takes as long for either.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class DraftCosts:
         self._transport = 0.0
 
     def milliseconds(self) -> dict[str, object]:
-        """Return what is known now, for the person who asks."""
+        """Return the present estimates, for the debug state."""
         return {
             "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._whole],
             "draft_token_by_doubling_rows": [round(1e3 * each, 3) for each in self._by_token],

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 # Steps vary with what else the processors do, and the first of a kind may page weights in.
 OVERDUE_FACTOR = 20.0
-# Whatever a machine does beside, no step of a small target takes this long.
+# Even on a busy machine no step of a small target takes this long.
 LEAST_OVERDUE_SECONDS = 10.0
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -53,15 +53,15 @@ class StepWatch:
 class RecompilationGuard:
     """Counts compilations while armed.
 
-    A shape that slipped past the buckets would stall every request for seconds. The guard hears of
-    every compilation from JAX itself, so that one in a forgotten corner is counted too.
+    A shape that slipped past the buckets would stall every request for seconds. JAX itself reports
+    every compilation to the guard, wherever it happens.
     """
 
     def __init__(self, on_compilation: Callable[[], None]) -> None:
         """Listen from now on; `on_compilation` is called for each one while armed."""
         self._on_compilation = on_compilation
         self._armed = False
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
     def arm(self) -> None:
         """Forbid compilations from now on."""
@@ -71,7 +71,7 @@ class RecompilationGuard:
         """Allow compilations again, for a planned warm-up."""
         self._armed = False
 
-    def _hear(self, event: str, duration_secs: float, **_: str | int) -> None:
+    def _on_event(self, event: str, duration_secs: float, **_: str | int) -> None:
         if self._armed and event == COMPILE_EVENT:
             self._on_compilation()
             logger.error("compiled for %.2f s after warm-up; a shape has leaked", duration_secs)

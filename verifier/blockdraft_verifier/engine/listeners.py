@@ -1,4 +1,4 @@
-"""What a step gained, and who is told of it."""
+"""What a step gained, and the listeners that are told of it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, Usag
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step whose rows are committed, of which nobody has heard yet.
+    """A step whose rows are committed, but whose listeners have not been called yet.
 
     The target had computed it at `ended_at`, of the engine's clock.
     """
@@ -78,11 +78,11 @@ class Listeners:
         self._of[sequence] = listener, on_step_end
 
     def forget(self, sequence: Sequence) -> None:
-        """Tell nobody of a sequence any more."""
+        """Drop the listeners of a sequence."""
         self._of.pop(sequence, None)
 
     def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
-        """Tell everybody what a step gained by row, but for whoever has been forgotten since."""
+        """Call the listeners of each row that gained tokens, unless they have been dropped."""
         # A dictionary for its order.
         step_ends: dict[StepEnd, None] = {}
         for change, row_log_probs in zip(progress, log_probs, strict=True):
@@ -104,7 +104,7 @@ class Listeners:
             on_step_end()
 
     def fail(self, failure: str) -> None:
-        """Tell all that are left that nothing more will come."""
+        """Tell all listeners that are left that nothing more will come."""
         left = tuple(self._of.values())
         for listener, _ in left:
             listener(TokensGained((), failure=failure))

@@ -1,7 +1,7 @@
 """The engine loop: collect drafts, plan, verify, commit, ask for the next drafts.
 
 One thread runs it and owns everything it touches; other threads talk to it through `submit` and
-`cancel`, and hear from it through the listener they submitted with.
+`cancel`, and it calls the listeners that were submitted.
 """
 
 import itertools
@@ -34,8 +34,8 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_SECONDS = 0.2
-# Replays are taken up to so many times what new sequences are: all that another verifier of the
-# same size held when it died can go on here.
+# So many times as many sequences are held if the newest is a replay: all that another verifier of
+# the same size held when it died can go on here.
 REPLAY_ROOM = 2
 
 
@@ -86,7 +86,7 @@ class Engine:
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ids = itertools.count(1)
-        # Those submitted and not ended; any thread may ask how many they are.
+        # Sequences submitted and not ended; any thread may ask how many there are.
         self._held: set[Sequence] = set()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -123,7 +123,7 @@ class Engine:
             self.scheduler.add(sequence)
 
         self._inbox.put(add)
-        # Asked again: a loop that stops later than this takes the inbox in and tells the listener.
+        # Checked again: a loop that stops later than this empties the inbox and calls the listener.
         self._refuse_if_stopping()
         return sequence
 
@@ -161,22 +161,22 @@ class Engine:
     def step(self) -> bool:
         """Run one iteration; return whether there may be more to do at once.
 
-        What it gains is told while the next one computes, but at once where that has to wait.
+        Listeners hear what it gained while the next step computes, or at once if that has to wait.
         """
         started = self._clock()
         self._drain_inbox()
         times = self._collect_drafts()
         rows, preempted = self._plan()
-        if not rows and self.drafts is not None and self.drafts.contexts.awaiting:
+        if not rows and self.drafts is not None and self.drafts.caches.awaiting:
             times = self._collect("any")
             rows, preempted = self._plan()
         if not rows:
             self.conclude()
             self._tell_released()
             self._publish_load()
-            # Whoever was to run may have given way to others, whose turn is next.
+            # A sequence that was to run may have given way to another, whose turn is next.
             return preempted
-        # While the device computes, what came of the step before is counted and told.
+        # While the device computes, the step before is counted and its listeners are called.
         with self.watch.step():
             result = self._runner.run(rows, meanwhile=self.conclude)
         ended_at = self._clock()
@@ -199,14 +199,14 @@ class Engine:
         return True
 
     def conclude(self) -> None:
-        """Count what came of the last step and tell it, unless that has been done."""
+        """Count what the last step gained and call its listeners, unless that has been done."""
         step, self._untold = self._untold, None
         if step is None:
             return
         step.account()
         self.metrics.count_step(step.progress)
         ended = step.ended
-        # Before anybody can hear of it.
+        # Before any listener is called.
         for sequence in ended:
             self.metrics.count_finished(sequence)
         self._listeners.tell(step.progress, step.result.log_probs)
@@ -217,7 +217,7 @@ class Engine:
         self, drafter: DrafterDescription | None, progress: Callable[[int, int], None]
     ) -> None:
         """Compile for `drafter`'s features and blocks, unless that has been done."""
-        # Compiling takes minutes, for which nobody shall wait who has gained tokens.
+        # Compiling takes minutes, and tokens that were gained shall not wait for it.
         self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
         max_block = self.lengths.use_blocks(drafter.block_size if drafter is not None else 1)
@@ -227,8 +227,8 @@ class Engine:
             if self._guard is not None:
                 self._guard.disarm()
             measured = self._runner.warm_up(features, max_block, progress)
-            # Pages written so far have no features of this form, so nothing in them can be
-            # drafted from, and the self-test writes to them: owners compute theirs again.
+            # Pages written so far have no features of this form, so nothing can be drafted from
+            # them, and the self-test overwrites them: sequences compute theirs again.
             self.scheduler.preempt_all()
             self._pages.forget_contents()
             measured = self._test_exactness(measured)
@@ -275,7 +275,7 @@ class Engine:
         times = self.drafts.collect(wait=wait)
         after = self.drafter
         if before is not None and after is not None and 0 < before.version != after.version:
-            # What was accepted says little of other weights.
+            # Acceptance says little of other weights.
             self.lengths.forget_acceptance()
         self.lengths.observe_drafting(times)
         self.metrics.late_drafts.inc(times.missed)
@@ -292,7 +292,7 @@ class Engine:
         for sequence in preempted:
             self.metrics.preemptions.inc()
             if self.drafts is not None:
-                self.drafts.contexts.release(sequence)
+                self.drafts.caches.release(sequence)
         return rows, bool(preempted)
 
     def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
@@ -303,7 +303,7 @@ class Engine:
             self._features.write(row.sequence.pages, row.start, features[: change.committed_count])
 
     def _request_drafts(self) -> None:
-        """Draft what prompt lookup found, send new features, and ask for drafts where that pays."""
+        """Draft by prompt lookup, send new features, and ask for drafts where that pays."""
         drafter = self.drafter if self._features is not None else None
         block_size = drafter.block_size if drafter is not None else 1
         prompt_tokens = self.scheduler.prompt_tokens
@@ -334,7 +334,7 @@ class Engine:
         self._held.discard(sequence)
         self.scheduler.remove(sequence)
         if self.drafts is not None:
-            self.drafts.contexts.release(sequence)
+            self.drafts.caches.release(sequence)
         self.lengths.forget(sequence)
 
     def _refuse_if_stopping(self) -> None:

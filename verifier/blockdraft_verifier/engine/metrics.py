@@ -71,14 +71,14 @@ class VerifierMetrics:
                 metric.labels(source.value)
         self.repairs = counter(
             "sync_repairs",
-            "Differences between the drafter's contexts and the committed lengths, by cause.",
+            "Differences between the draft KV caches and the committed lengths, by cause.",
             "cause",
         )
         for cause in REPAIR_CAUSES:
             self.repairs.labels(cause)
         self.late_drafts = counter(
             "late_drafts",
-            "Requests for drafts that were not answered in time; nobody waited on.",
+            "Requests for drafts that were not answered in time; no sequence waited on.",
         )
         self.preemptions = counter("preemptions", "Sequences that gave their pages back.")
         self.cached_tokens = counter(
@@ -90,12 +90,12 @@ class VerifierMetrics:
         )
         self.numerics_classes = gauge(
             "numerics_classes",
-            "Ways in which the served steps round, by the self-test; 1 is exact.",
+            "Numerics classes of the served steps, by the self-test; 1 is exact.",
             "dtype",
         )
         self.padded_shapes = gauge(
             "padded_shapes",
-            "Step shapes that round otherwise and are padded to one that does not.",
+            "Step shapes of another numerics class, which are padded to one that is served.",
         )
         self.step_seconds = new(
             Histogram,

@@ -1,16 +1,16 @@
-"""What is drafted for each sequence: how far, by whom, and when although it does not seem to pay.
+"""What is drafted for each sequence: how many tokens, from which source, and when as a probe.
 
 `DraftLengths.wanted` is the decision, made after each step for the next one. All decoding sequences
-get one draft length, the one that the cost model finds best without prompt lookup. Then prompt lookup's tokens
-compete with it. The step's tokens are what all sequences share: so the tokens found by prompt lookup, of
-all of them, are taken in order of how likely they are to be right, as many as fill the step that
-is worth most. A step is padded up to a compiled size, and filling it costs nothing, unless prompts
-wait for room. It is decided by what every step teaches:
+get one draft length, the one that the cost model finds best without prompt lookup. Then the tokens
+that prompt lookup found compete with it. All sequences share the tokens of a step: so what prompt
+lookup found for all of them is taken in order of how likely it is to be right, as much as fills the
+step that is worth most. A step is padded up to a compiled size, and filling it costs nothing,
+unless prompts wait for room. Every step teaches what the decision rests on:
 
 | What | Where | Learned |
 |---|---|---|
-| how often drafted tokens are right | `AcceptanceEstimate` | of each sequence, and of all |
-| how often those found by prompt lookup are | `MatchAcceptance` | of each sequence, and of all |
+| how often the drafter is right | `AcceptanceEstimate` | of each sequence, and of all |
+| how often prompt lookup is right | `MatchAcceptance` | of each sequence, and of all |
 | what a step takes | `StepTimes` | of each shape, and of the machine |
 | what a draft takes | `DraftCosts` | of each number of sequences |
 """
@@ -33,12 +33,12 @@ from blockdraft_verifier.prompt_lookup import PromptLookup
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, Sequence
 
-# Drafting that does not pay is tried again this often, in steps: text changes.
-EXPLORE_EVERY_STEPS = 64
-# Tries may cost such a share of the time, so they are rarer where they are dear,
-TRY_SHARE = 0.02
-# of that of so many steps at most, however long there was none.
-TRY_STEPS = 1024
+# Drafting that does not pay is probed this often, in steps: text changes.
+PROBE_EVERY_STEPS = 64
+# Probes may cost such a share of the time, so they are rarer where they are dear.
+PROBE_SHARE = 0.02
+# That credit grows for so many steps at most, however long there was no probe.
+PROBE_STEPS = 1024
 # Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
 # all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
 LEAST_CHANCE = 0.15
@@ -48,7 +48,7 @@ INDEXED_PER_STEP = 1024
 
 @dataclass(slots=True)
 class Known:
-    """What is known of one sequence, or of all; `prompt lookup` is None where nothing is looked up."""
+    """What is known of one sequence, or of all; `prompt_lookup` is None where it is not used."""
 
     drafts: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
     matches: MatchAcceptance = field(default_factory=MatchAcceptance)
@@ -56,7 +56,7 @@ class Known:
 
 
 class DraftLengths:
-    """Learns from every step, and says for whom to draft how many tokens; pure Python.
+    """Learns from every step, and returns how many tokens to draft for each sequence; pure Python.
 
     With the policy "adaptive" drafts are as long as it pays, with "fixed" as long as allowed.
     `costs` is None before anything was measured.
@@ -72,7 +72,7 @@ class DraftLengths:
         self._overall = Known()
         self._known: dict[Sequence, Known] = {}
         self._steps = 0
-        # What tries may cost by now.
+        # What probes may cost by now.
         self._credit_seconds = 0.0
 
     def wanted(
@@ -80,8 +80,8 @@ class DraftLengths:
     ) -> list[tuple[Sequence, int]]:
         """Draft what prompt lookup found where that is best, and return what to ask the drafter.
 
-        That is draft lengths, 0 where new features shall only be sent. The drafter's `block_size`
-        is 1 if there is none to ask; of prompts `prompt_tokens` are to be computed.
+        Returned are draft lengths, 0 to send new features only. `block_size` is the drafter's, 1 if
+        there is none; `prompt_tokens` are still to be computed of prompts.
         """
         self._index(running)
         ready = [
@@ -92,7 +92,7 @@ class DraftLengths:
             and sequence.draft is None
             and sequence.request.max_draft_tokens != 0
         ]
-        # Contexts are kept up ahead of drafts, but not those of a drafter that is hardly asked.
+        # Draft KV caches are filled ahead of drafts, but not where the drafter is hardly asked.
         ahead = self._policy == "fixed" or not self._overall.drafts.hopeless
         wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
@@ -101,15 +101,15 @@ class DraftLengths:
         context = max((s.committed for s in running if not s.decoding), default=0)
         prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
         estimates = [self._known[sequence].drafts for sequence in decoding if sequence.draftable]
-        length, is_try = self._length(self.costs, estimates, block_size - 1, prompts)
+        length, is_probe = self._length(self.costs, estimates, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
-        shares = self._shares(self.costs, offers, prompts, must_draft=is_try)
+        shares = self._shares(self.costs, offers, prompts, must_draft=is_probe)
         for sequence, share in zip(decoding, shares, strict=True):
             prompt_lookup = self._known[sequence].prompt_lookup
             if share.prompt_lookup and prompt_lookup is not None:
                 tokens = prompt_lookup.continuation(share.prompt_lookup)
                 sequence.draft = Draft(tokens, source=DraftSource.PROMPT_LOOKUP)
-            # With nothing to draft its context is kept up.
+            # With nothing to draft, its draft KV cache is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
         return wanted
@@ -117,13 +117,10 @@ class DraftLengths:
     def _index(self, running: Iterable[Sequence]) -> None:
         """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
         left = INDEXED_PER_STEP
-        prompt_lookups = (
-            self._known[sequence].prompt_lookup for sequence in running if sequence in self._known
-        )
-        for prompt_lookup in sorted(
-            filter(None, prompt_lookups), key=lambda prompt_lookup: prompt_lookup.behind
-        ):
-            left -= prompt_lookup.index(left)
+        known = (self._known[sequence] for sequence in running if sequence in self._known)
+        lookups = [each.prompt_lookup for each in known if each.prompt_lookup is not None]
+        for lookup in sorted(lookups, key=lambda lookup: lookup.behind):
+            left -= lookup.index(left)
 
     def _length(
         self,
@@ -132,56 +129,57 @@ class DraftLengths:
         most: int,
         prompts: WaitingPrompts,
     ) -> tuple[int, bool]:
-        """Return how many tokens to ask the drafter for of each, prompt lookup left out of account.
+        """Return how many tokens to ask the drafter for, and whether as a probe.
 
-        And whether that is to learn more, although it may not pay.
+        Prompt lookup is left out of account. A probe is made to learn more, although it may not
+        pay.
         """
         if not estimates or most < 1:
             return 0, False
         if self._policy == "fixed":
             return most, False
         steps = costs.expected_steps(estimates, most, prompts)
-        best = tried = steps.best()
-        if self._explores:
-            tried = most
+        best = chosen = steps.best()
+        if self._probes_now:
+            chosen = most
         elif best == 0:
-            tried = costs.try_length(estimates, self._overall.drafts, most, prompts)
-        if tried != best:
-            lost = steps.lost_seconds(tried, best)
+            chosen = costs.probe_length(estimates, self._overall.drafts, most, prompts)
+        if chosen != best:
+            lost = steps.lost_seconds(chosen, best)
             if lost > self._credit_seconds:
-                tried = best
+                chosen = best
             else:
                 self._credit_seconds -= lost
-        return tried, tried > 0 and (self._explores or tried != best)
+        return chosen, chosen > 0 and (self._probes_now or chosen != best)
 
     def _offer(self, sequence: Sequence, length: int) -> "Offer":
-        """Return what prompt lookup and the drafter, asked for `length` tokens, have for a sequence."""
+        """Return what prompt lookup found, and what to expect of `length` drafted tokens."""
         found = self._survival(sequence)
         if not sequence.draftable:
             return Offer(found)
-        drafted, drafts = _limited(sequence, length), self._known[sequence].drafts
-        return Offer(found, drafts.lasting(drafted), drafts.accepted_of(drafted))
+        length, estimate = _limited(sequence, length), self._known[sequence].drafts
+        return Offer(found, estimate.lasting(length), estimate.accepted_of(length))
 
     def _shares(
         self, costs: CostModel, offers: list["Offer"], prompts: WaitingPrompts, *, must_draft: bool
     ) -> list["Share"]:
-        """Return which offers are taken; prompt lookup must not prevent for ever that drafts are tried."""
+        """Return which offers are taken; prompt lookup must not keep the drafter from probes."""
         if not any(offer.survival for offer in offers):
             return [Share(draft=offer.draft_length) for offer in offers]
         if self._policy == "fixed":
             return longest(offers)
         shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
-        return with_tries(shares, offers) if self._explores else shares
+        return with_probes(shares, offers) if self._probes_now else shares
 
     def _survival(self, sequence: Sequence) -> list[float]:
         """Return how likely the first 1, 2, ... tokens found by prompt lookup are all right.
 
-        What became of those found before is learned from.
+        The outcome of the previous match is learned from.
         """
         known = self._known[sequence]
         if known.prompt_lookup is None:
             return []
-        outcome = known.prompt_lookup.look()
+        outcome = known.prompt_lookup.search()
         if outcome is not None:
             known.matches.update(outcome)
             self._overall.matches.update(outcome)
@@ -191,9 +189,9 @@ class DraftLengths:
         return known.matches.survival(match.length, _limited(sequence, self._max_block - 1))
 
     @property
-    def _explores(self) -> bool:
-        """Whether what does not seem to pay is tried in this step."""
-        return self._steps % EXPLORE_EVERY_STEPS == 0
+    def _probes_now(self) -> bool:
+        """Whether this step probes what does not seem to pay."""
+        return self._steps % PROBE_EVERY_STEPS == 0
 
     @property
     def acceptance(self) -> list[float]:
@@ -202,7 +200,7 @@ class DraftLengths:
 
     @property
     def least_chance(self) -> float:
-        """How likely it has to be that all of a draft is right for the drafter to go on with it."""
+        """How likely all of a draft must be right for the drafter to go on with it."""
         return 0.0 if self._policy == "fixed" else LEAST_CHANCE
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
@@ -231,11 +229,11 @@ class DraftLengths:
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others."""
-        looks = self._prompt_lookup_block > 1 and sequence.request.prompt_lookup
+        enabled = self._prompt_lookup_block > 1 and sequence.request.prompt_lookup
         self._known[sequence] = Known(
             self._overall.drafts.successor(),
             self._overall.matches.successor(),
-            PromptLookup(sequence.tokens) if looks else None,
+            PromptLookup(sequence.tokens) if enabled else None,
         )
 
     def forget(self, sequence: Sequence) -> None:
@@ -246,23 +244,23 @@ class DraftLengths:
         """Learn what drafting cost."""
         if self.costs is None:
             return
-        drafts = self.costs.drafts
-        # What had to be caught up first is not what drafting costs, nor is what only appends.
+        costs = self.costs.drafts
+        # Catching up first, or appending only, does not show what drafting costs.
         if times.drafts and not times.backlogged:
-            drafts.observe_transport(times.transport)
-            # Several answers were computed apart; their sum is the time of no batch.
-            if times.answers == 1:
-                drafts.observe(times.drafts, times.longest, times.computed)
+            costs.observe_transport(times.transport)
+            # Several responses were computed apart; their sum is the time of no batch.
+            if times.responses == 1:
+                costs.observe(times.drafts, times.longest, times.computed)
         for late in times.late:
-            drafts.observe_transport(max(0.0, late.elapsed - late.computed))
+            costs.observe_transport(max(0.0, late.elapsed - late.computed))
             if late.drafts:
-                drafts.observe(late.drafts, late.longest, late.computed)
+                costs.observe(late.drafts, late.longest, late.computed)
 
     def observe_step(self, rows: Collection[Row], seconds: float) -> None:
         """Learn what a step over `rows` took."""
         self._steps += 1
-        allowed = TRY_SHARE * seconds
-        self._credit_seconds = min(self._credit_seconds + allowed, TRY_STEPS * allowed)
+        allowed = PROBE_SHARE * seconds
+        self._credit_seconds = min(self._credit_seconds + allowed, PROBE_STEPS * allowed)
         if self.costs is not None:
             tokens = sum(len(row.token_ids) for row in rows)
             prompts = (row.start + row.known_count for row in rows if row.known_count > 1)
@@ -325,7 +323,7 @@ def fastest(
 ) -> list[Share]:
     """Return what makes the step worth most, for at least one sequence.
 
-    With `must_draft` the drafter is to be tried: sequences that do better with it are drafted for
+    With `must_draft` the step is a probe: sequences that do better with the drafter are drafted for
     even if the batch as a whole would do better without.
     """
     drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
@@ -336,11 +334,11 @@ def fastest(
     return free if worth_free >= worth else mixed
 
 
-def with_tries(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
-    """Return shares in which those who would get nothing verify what promises at least a token.
+def with_probes(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
+    """Give sequences that get nothing what prompt lookup found, if that promises a token.
 
-    A step size that was slow once, because the machine was, is measured again so; a text without
-    repetitions has nothing to try.
+    So a step size that was slow once, because the machine was, is measured again; a text without
+    repetitions has nothing to probe.
     """
     return [
         Share(len(offer.survival)) if share == Share() and sum(offer.survival) >= 1 else share
@@ -351,9 +349,12 @@ def with_tries(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
 def _filled(
     costs: CostModel, offers: Rows[Offer], drafting: Rows[bool], prompts: WaitingPrompts
 ) -> tuple[list[Share], float]:
-    """Fill up a step in which some are drafted for with what prompt lookup found for others; its worth."""
+    """Fill a step with what prompt lookup found for sequences that are not drafted for.
+
+    Returns the shares and the worth of the step.
+    """
     rows = len(offers)
-    drafted = [offer for offer, drafts in zip(offers, drafting, strict=True) if drafts]
+    drafted = [offer for offer, asked in zip(offers, drafting, strict=True) if asked]
     lasting = [offer.draft_lasting for offer in drafted]
     tokens = rows + math.ceil(sum(map(sum, lasting)))
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
@@ -361,8 +362,8 @@ def _filled(
     # A later token of a sequence is never likelier than one before it.
     found = [
         (alive, index)
-        for index, (offer, drafts) in enumerate(zip(offers, drafting, strict=True))
-        if not drafts
+        for index, (offer, asked) in enumerate(zip(offers, drafting, strict=True))
+        if not asked
         for alive in offer.survival
     ]
     found.sort(reverse=True)
@@ -377,14 +378,14 @@ def _filled(
     for _, index in found[:count]:
         taken[index] += 1
     shares = [
-        Share(draft=offer.draft_length) if drafts else Share(prompt_lookup)
-        for offer, drafts, prompt_lookup in zip(offers, drafting, taken, strict=True)
+        Share(draft=offer.draft_length) if asked else Share(tokens)
+        for offer, asked, tokens in zip(offers, drafting, taken, strict=True)
     ]
     return shares, worth(count)
 
 
 def _limited(sequence: Sequence, length: int) -> int:
     allowed = sequence.request.max_draft_tokens
-    # The last token of an answer is the target's own: nothing needs to be drafted for it.
+    # The last token of a completion is the target's own: nothing needs to be drafted for it.
     length = min(length, max(0, sequence.remaining - 1))
     return length if allowed is None else min(length, allowed)

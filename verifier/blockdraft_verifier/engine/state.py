@@ -1,4 +1,4 @@
-"""What an engine is doing, for the person who has to find out.
+"""What an engine is doing, for a person who has to find out.
 
 Read from another thread while the engine runs: figures may belong to neighbouring steps, and an
 engine whose step never ends is shown all the same.
@@ -18,10 +18,10 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 def engine_state(engine: Engine) -> Mapping[str, object]:
     """Return scheduler, sequences, drafter and cost model as values that JSON can hold."""
     load, now, exactness = engine.load(), time.perf_counter(), engine.exactness
-    rounding = "not tested" if exactness is None else exactness.summary()
+    numerics = "not tested" if exactness is None else exactness.summary()
     scheduler = engine.scheduler
     return {
-        "step": {"overdue": engine.watch.overdue, "rounding": rounding},
+        "step": {"overdue": engine.watch.overdue, "numerics": numerics},
         "pages": {"used": load.used_pages, "total": load.total_pages},
         "waiting": [_sequence(each, now) for each in _waiting(scheduler)],
         "running": [_sequence(each, now) for each in tuple(scheduler.running)],
@@ -59,14 +59,14 @@ def _drafter(drafts: DraftSync) -> dict[str, object]:
         "attached": None if attached is None else f"{attached.method}:{attached.fingerprint}",
         "left_alone_seconds": round(drafts.left_alone_seconds, 3),
         "unanswered_requests": drafts.unanswered,
-        "contexts": [
+        "draft_caches": [
             {
-                "context": context.context_id,
-                "request_id": context.sequence.request.request_id,
-                "tokens": context.length,
-                "refusals": context.refusals,
+                "cache": cache.cache_id,
+                "request_id": cache.sequence.request.request_id,
+                "tokens": cache.length,
+                "refusals": cache.refusals,
             }
-            for context in drafts.contexts
+            for cache in drafts.caches
         ],
     }
 

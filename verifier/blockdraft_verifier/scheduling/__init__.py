@@ -1,6 +1,6 @@
 """Which tokens of which sequences run in the next step; pure Python.
 
-Read `sequence` (a request and what has become of it), `pages` (who owns which page of the KV
-cache), `waiting` (whose turn it is to run), `scheduler` (the plan of a step). Nothing here imports
-JAX, NumPy or gRPC, so the whole policy is tested without a model.
+Read `sequence` (a request and what has become of it), `pages` (which sequence owns which page of
+the KV cache), `waiting` (which sequence runs next), `scheduler` (the plan of a step). Nothing here
+imports JAX, NumPy or gRPC, so the whole policy is tested without a model.
 """

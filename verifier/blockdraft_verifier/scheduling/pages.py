@@ -1,4 +1,4 @@
-"""Who owns which page of the KV cache; pure bookkeeping, the arrays are in `device/cache.py`.
+"""Which sequence owns which page of the KV cache; bookkeeping for the arrays of `device/cache.py`.
 
 A full page whose tokens are all committed is named by a hash of its tokens and of everything
 before them, the salt of a tenant included. When its last owner leaves, a named page keeps its

@@ -1,11 +1,11 @@
 """Which tokens of which sequences run in the next step; pure Python.
 
-Continuous batching: every step takes all decoding sequences first (anchor and draft), then
-spends what is left of the token budget on prompts, oldest first, in chunks, which are small where
-they would hold the decoding sequences up. Who waits gets a place when its tenant's turn has come
+Continuous batching: every step takes all decoding sequences first (anchor and draft), then spends
+what is left of the token budget on prompts, oldest first, in chunks, which are small where they
+would hold the decoding sequences up. A waiting sequence gets a slot when its tenant's turn has come
 (`waiting`). When pages run out the youngest sequence is preempted: it gives its pages back and is
 computed again later, from its tokens, to the same output. The background gives way to all others:
-it gets places and prompt tokens last and is preempted first, also for the sake of who waits.
+it gets slots and prompt tokens last and is preempted first, also to let waiting sequences run.
 """
 
 import itertools
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """What the target said of a row: accepted drafted tokens, and its own next token."""
+    """The target's verdict on a row: accepted drafted tokens, and its own next token."""
 
     accepted: int
     next_token: int
@@ -64,7 +64,7 @@ class Progress:
     """What a step changed for one sequence."""
 
     row: Row
-    accepted: int  # drafted tokens accepted by the target and part of the answer
+    accepted: int  # drafted tokens accepted by the target and part of the completion
     new_tokens: tuple[int, ...]  # tokens gained; empty for a chunk in the middle of a prompt
     committed_count: int  # positions from `row.start` on that became final
 
@@ -83,7 +83,7 @@ class Scheduler:
         self.pages = pages
         self.waiting = WaitingSequences()
         self.running: list[Sequence] = []  # in order of admission
-        self.preempted: list[Sequence] = []  # since the engine last looked; it empties the list
+        self.preempted: list[Sequence] = []  # since the engine last emptied the list
         self._turns = 0
 
     @property
@@ -118,7 +118,7 @@ class Scheduler:
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
-        Sequences whose draft is still being drafted are left out.
+        Sequences that wait for a draft are left out.
         """
         self._admit()
         rows: list[Row] = []
@@ -130,7 +130,7 @@ class Scheduler:
             self._turns += 1
             sequence.last_turn = self._turns
         having_a_turn = set(decoding)
-        # The background last, so that nobody has to give way to it.
+        # The background last, so that no other sequence has to give way to it.
         chosen = sorted((s for s in self.running if s in having_a_turn), key=_background)
         earlier = len(self.preempted)
         for index, sequence in enumerate(chosen):
@@ -157,7 +157,7 @@ class Scheduler:
         return tuple(rows)
 
     def commit(self, row: Row, result: RowResult) -> Progress:
-        """Advance a sequence by what the target said of its row."""
+        """Advance a sequence by the result of its row."""
         sequence = row.sequence
         sequence.draft = None
         if not row.chooses:
@@ -167,7 +167,7 @@ class Scheduler:
         accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
         gained = self._until_finished(sequence, (*accepted, result.next_token))
         sequence.tokens.extend(gained)
-        # All but the newest token is final; what follows a stop token nobody will ask for.
+        # All but the newest token is final; what follows a stop token is not needed.
         committed = row.known_count + len(gained) - 1
         sequence.committed += committed
         self._name_pages(sequence)
@@ -204,7 +204,7 @@ class Scheduler:
     def _make_room(self, newcomer: Sequence) -> bool:
         """Return whether a waiting sequence fits, once the background has given way to it.
 
-        Others a newcomer must not preempt: its first chunk and everyone's next page must fit.
+        A newcomer must not preempt others: its first chunk and everyone's next page must fit.
         """
         first_chunk = self._page_count(min(len(newcomer.tokens), self.settings.max_step_tokens))
         yielding = [s for s in self.running if _background(s) > _background(newcomer)]
@@ -231,7 +231,7 @@ class Scheduler:
         draft = sequence.draft or Draft(())
         drafted = draft.token_ids
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
-        # The last token of an answer comes from the target, so no draft is needed for it.
+        # The last token of a completion comes from the target, so no draft is needed for it.
         count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
         start = sequence.committed
         if not self._grow(sequence, start + 1 + count, rows):

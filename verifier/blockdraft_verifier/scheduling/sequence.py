@@ -42,14 +42,14 @@ class GenerationRequest:
     prompt_lookup: bool = True  # whether earlier text may be looked up for drafts
     replay: bool = False  # whether an earlier attempt broke off
     # What tells tenants apart: pages are shared only with sequences of the same one, and tenants
-    # take turns in getting a place.
+    # take turns in getting a slot.
     cache_salt: bytes = b""
     background: bool = False  # whether it gives way to all that are not in the background
-    recordable: bool = False  # whether a drafter that learns may record it
+    recordable: bool = False  # whether it may become a training sample of a drafter that learns
 
 
 class DraftSource(enum.Enum):
-    """Who drafted."""
+    """Where a draft comes from."""
 
     DRAFTER = "drafter"
     PROMPT_LOOKUP = "prompt_lookup"
@@ -66,7 +66,10 @@ class Draft:
 
 @dataclass(slots=True)
 class Usage:
-    """What a sequence has consumed so far; times in seconds, tokens found by prompt lookup apart."""
+    """What a sequence has consumed so far; times in seconds.
+
+    The tokens that prompt lookup drafted are counted apart as well.
+    """
 
     cached_prompt_tokens: int = 0
     verification_steps: int = 0
@@ -93,12 +96,12 @@ class Usage:
 
     @property
     def drafted_per_position(self) -> list[int]:
-        """How often each draft position was drafted."""
+        """How often each position was drafted."""
         return self._count(lambda drafted, accepted: drafted)
 
     @property
     def accepted_per_position(self) -> list[int]:
-        """How often each draft position was accepted."""
+        """How often each drafted position was accepted."""
         return self._count(lambda drafted, accepted: accepted)
 
     def _count(self, tokens: Callable[[int, int], int]) -> list[int]:
@@ -133,7 +136,7 @@ class Sequence:
     draft: Draft | None = None
     awaiting_draft: bool = False  # whether the drafter is at work on its draft
     draftable: bool = True  # whether drafting for it is possible at all
-    last_turn: int = 0  # number of its last turn; who waited longest is next
+    last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
 

@@ -1,4 +1,4 @@
-"""Sequences that wait to run, and whose turn it is; pure Python."""
+"""Sequences that wait to run, and which of them is next; pure Python."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 
 
 class WaitingSequences:
-    """Two lanes: the background gets a place only while nobody else waits."""
+    """Two lanes: the background gets a slot only while no other sequence waits."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -20,12 +20,12 @@ class WaitingSequences:
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Yield those in front, then the background."""
+        """Yield the normal sequences, then the background."""
         for lane in self._lanes:
             yield from lane
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence behind those of its tenant, or a replay behind those that had begun."""
+        """Put a sequence behind others of its tenant, or a replay behind others that had begun."""
         self._lane(sequence).add(sequence)
         self._count += 1
 
@@ -35,16 +35,16 @@ class WaitingSequences:
         self._count += 1
 
     def first(self, running: Iterable[Sequence]) -> Sequence:
-        """Return who is to run next, beside those that run. Some must wait."""
+        """Return the sequence to run next, beside `running`. At least one must wait."""
         return next(lane for lane in self._lanes if lane).first(running)
 
     def take(self, sequence: Sequence) -> None:
-        """Take out the one that runs next; its tenant's turn has been."""
+        """Take out the sequence that runs next; its tenant's turn has been."""
         self._lane(sequence).take(sequence)
         self._count -= 1
 
     def discard(self, sequence: Sequence) -> None:
-        """Take out a sequence that shall not run, if it waits; nobody's turn changes."""
+        """Take out a sequence that shall not run, if it waits; no turn changes."""
         self._count -= self._lane(sequence).discard(sequence)
 
     def _lane(self, sequence: Sequence) -> "_Lane":
@@ -54,10 +54,10 @@ class WaitingSequences:
 class _Lane:
     """A queue for each tenant, which is told by the cache salt of its requests.
 
-    The next place goes to the tenant that has the fewest sequences running, and among those to the
+    The next slot goes to the tenant that has the fewest sequences running, and among equals to the
     one whose turn was longest ago. So a tenant that sends many requests waits for its own, and one
-    that sends a few waits for at most one of each other tenant. Whose answer has begun goes before
-    all: who was preempted first, then those that another verifier began.
+    that sends a few waits for at most one of each other tenant. A sequence whose completion has
+    begun goes before all: first the preempted ones, then those that another verifier began.
     """
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class _Lane:
     def first(self, running: Iterable[Sequence]) -> Sequence:
         if self._begun:
             return self._begun[0]
-        places = Counter(map(_tenant, running))
-        # The first of those that have as few.
-        return self._tenants[min(self._tenants, key=lambda tenant: places[tenant])][0]
+        slots = Counter(map(_tenant, running))
+        # Of tenants with equally few, the first.
+        return self._tenants[min(self._tenants, key=lambda tenant: slots[tenant])][0]
 
     def take(self, sequence: Sequence) -> None:
         if self._begun:

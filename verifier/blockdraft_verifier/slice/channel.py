@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 10.0
 MAX_FRAME_BYTES = 1 << 26
 _LENGTH = struct.Struct("<I")
 _TAKEN, _DONE = b"T", b"D"
-# More than a follower says before the leader hears it, also after a pause of this process.
+# More than a follower sends before the leader reads it, also after a pause of this process.
 _MANY_WORDS = 4096
 _LOOK_SECONDS = 0.5
 
@@ -110,7 +110,7 @@ class LeaderChannel:
                 self._look_for_late(now)
 
     def _hear(self, process_id: int) -> bool:
-        """Take in what a follower has said; return whether there may be more."""
+        """Take in what a follower has sent; return whether there may be more."""
         try:
             words = self._followers[process_id].recv(_MANY_WORDS)
         except OSError:

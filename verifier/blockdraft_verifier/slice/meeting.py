@@ -70,7 +70,7 @@ class Listener:
         )
 
     def _calls(self, deadline: float) -> Generator[socket.socket]:
-        """Yield everyone who has called and said as much as a follower does."""
+        """Yield every connection that has sent as much as a follower does."""
         silent: set[socket.socket] = set()
         with self._socket, selectors.DefaultSelector() as callers:
             callers.register(self._socket, selectors.EVENT_READ)
@@ -81,7 +81,7 @@ class Listener:
                         if caller is self._socket:
                             connection, _ = caller.accept()
                             silent.add(connection)
-                            # Not heard before all is there: who dawdles holds up nobody.
+                            # Read once all is there, so that a slow caller holds up no other.
                             connection.setsockopt(
                                 socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HELLO.size
                             )
@@ -118,12 +118,12 @@ def connect(
             connection = socket.create_connection(address, timeout=timeout_seconds)
             closing.callback(connection.close)
             connection.sendall(_HELLO.pack(token, digest, process_id))
-            answer = connection.recv(len(_ACCEPTED))
-            if not answer:
+            response = connection.recv(len(_ACCEPTED))
+            if not response:
                 raise ConnectionResetError("turned away")
         except OSError as error:
             raise LeaderLostError(f"no leader at {address[0]}:{address[1]}: {error}") from error
-        if answer != _ACCEPTED:
+        if response != _ACCEPTED:
             raise _mismatch(process_id)
         closing.pop_all()
     return FollowerChannel(connection)

@@ -2,7 +2,7 @@
 
 A program over devices of several hosts runs only when the process of every host starts it, with
 the same inputs and in the same order. The leader schedules and answers; before each step, and
-before it compiles, it tells the followers, who know nothing of requests. They hold their shards
+before it compiles, it tells the followers, which know nothing of requests. They hold their shards
 of weights and cache, and throw the outputs away.
 """
 
@@ -28,7 +28,7 @@ _PORT = struct.Struct("<H")
 _JOIN_SECONDS = 300.0
 # The devices of a dead process hold up those of all others: better to start again soon. As two
 # heartbeats are sent in this time, JAX ends processes after half of it at the earliest. By then the
-# channel has noticed what it can, and has said who it was.
+# channel has noticed what it can, and has logged which process it was.
 _HEARTBEAT_SECONDS = 3 * int(PATIENCE_SECONDS)
 _SHUTDOWN_SECONDS = 10
 
@@ -59,7 +59,7 @@ class StepLeader:
 
 @runtime_checkable
 class MirroringRunner(Protocol):
-    """What a follower can be told to do."""
+    """What a follower needs of its runner."""
 
     def compile_mirrored(self, what: bytes) -> None:
         """Compile every step."""
