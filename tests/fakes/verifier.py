@@ -2,7 +2,7 @@
 
 The next token of a sequence is the letter number `sum(ids) % 26`, as a byte: after the prompt
 [1, 2] comes 97 + 3 = "d" (100), then 97 + 103 % 26 = "z" (122), and so on. It depends on the
-sequence alone, so an answer is the same however often it is taken up again. The first message
+sequence alone, so a completion is the same however often it is taken up again. The first message
 holds one token, later ones `tokens_per_step`, as if `tokens_per_step - 1` drafts were accepted
 each time.
 """
@@ -33,7 +33,7 @@ def letter(token_ids: Sequence[int]) -> int:
     return 97 + sum(token_ids) % 26
 
 
-def answer(prompt: Sequence[int], count: int) -> list[int]:
+def completion(prompt: Sequence[int], count: int) -> list[int]:
     """Return the first `count` tokens that follow `prompt`."""
     token_ids = list(prompt)
     for _ in range(count):
@@ -46,7 +46,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     """The servicer; its attributes are knobs and records."""
 
     tokens_per_step: int = 3  # tokens of each message but the first
-    script: Sequence[int] | None = None  # tokens to answer with instead of the letters
+    script: Sequence[int] | None = None  # tokens to complete with instead of the letters
     # For each coming sequence, after how many messages it breaks the whole stream with
     # `break_code`; None never. Sequences beyond the list do not.
     break_after: list[int | None] = field(default_factory=list)
@@ -98,13 +98,13 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         requests: AsyncIterator[verifier_pb2.DecodeRequest],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[verifier_pb2.DecodeResponse]:
-        """Answer with letters, or with the script."""
+        """Complete with letters, or with the script."""
         self.streams += 1
         # None breaks the stream.
         outbox: asyncio.Queue[verifier_pb2.SequenceTokens | None] = asyncio.Queue()
-        answers: dict[int, asyncio.Task[None]] = {}
+        tasks: dict[int, asyncio.Task[None]] = {}
         self._outboxes.append(outbox)
-        reading = asyncio.ensure_future(self._read(requests, outbox, answers))
+        reading = asyncio.ensure_future(self._read(requests, outbox, tasks))
         try:
             while (message := await outbox.get()) is not None:
                 yield verifier_pb2.DecodeResponse(sequences=[message])
@@ -113,25 +113,25 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         finally:
             self._outboxes.remove(outbox)
             reading.cancel()
-            for answer in answers.values():
-                answer.cancel()
+            for task in tasks.values():
+                task.cancel()
 
     async def _read(
         self,
         requests: AsyncIterator[verifier_pb2.DecodeRequest],
         outbox: "asyncio.Queue[verifier_pb2.SequenceTokens | None]",
-        answers: dict[int, asyncio.Task[None]],
+        tasks: dict[int, asyncio.Task[None]],
     ) -> None:
         async for request in requests:
             number = request.sequence_id
             if request.HasField("begin"):
                 self.requests.append(request.begin)
-                coroutine = self._answer(number, request.begin, outbox)
-                answers[number] = asyncio.ensure_future(coroutine)
-            elif answers[number].cancel():
+                coroutine = self._complete(number, request.begin, outbox)
+                tasks[number] = asyncio.ensure_future(coroutine)
+            elif tasks[number].cancel():
                 self.cancelled += 1
 
-    async def _answer(
+    async def _complete(
         self,
         number: int,
         request: verifier_pb2.SequenceRequest,

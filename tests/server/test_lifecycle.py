@@ -3,7 +3,7 @@ from pathlib import Path
 
 import grpc
 from tests.certificates import Authority, write_peer
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.fakes.verifier import FakeVerifier, completion, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     failure,
@@ -47,7 +47,7 @@ async def test_a_stop_lets_calls_in_flight_end() -> None:
             messages.append(message)
             server.stop_requested.set()
     token_ids = tokens_of(messages)
-    assert token_ids == answer([1, 2], 20)
+    assert token_ids == completion([1, 2], 20)
 
 
 async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
@@ -62,7 +62,7 @@ async def test_an_old_connection_is_given_up_without_ending_its_calls() -> None:
             server.channel.wait_for_state_change(grpc.ChannelConnectivity.READY), PATIENCE_SECONDS
         )
         rest = [token async for message in messages for token in message.token_ids]
-        assert rest[-5:] == answer([1, 2], 20)[-5:]
+        assert rest[-5:] == completion([1, 2], 20)[-5:]
         # The next call opens another one.
         await server.generate(max_output_tokens=1)
 
@@ -91,7 +91,7 @@ async def test_a_verifier_that_comes_back_with_another_authority_is_believed_wit
             write_peer(ours, new)
             await server.until_healthy(True)
             found = await server.generate(max_output_tokens=5)
-            assert found.token_ids == answer([1, 2], 5)
+            assert found.token_ids == completion([1, 2], 5)
 
 
 async def test_a_draining_server_refuses_new_requests() -> None:

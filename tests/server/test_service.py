@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer
+from tests.fakes.verifier import FakeVerifier, completion
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import (
     EOS,
@@ -36,7 +36,7 @@ async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
 async def test_streams_a_message_for_a_verification_step_or_several(server: Running) -> None:
     request = text_request(max_output_tokens=8)
     messages = [message async for message in server.stub.StreamGenerate(request)]
-    expected = answer(PROMPT, 8)
+    expected = completion(PROMPT, 8)
     assert tokens_of(messages) == expected
     # What comes late comes in the same message as what came before it.
     ends = list(itertools.accumulate(len(message.token_ids) for message in messages))
@@ -87,8 +87,8 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
 
 async def test_generate_gives_the_whole_answer_at_once(server: Running) -> None:
     response = await server.generate(max_output_tokens=8)
-    assert list(response.token_ids) == answer(PROMPT, 8)
-    assert response.text == bytes(answer(PROMPT, 8)).decode()
+    assert list(response.token_ids) == completion(PROMPT, 8)
+    assert response.text == bytes(completion(PROMPT, 8)).decode()
     assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
     assert response.usage.output_tokens == 8
     assert len(response.request_id) == 32

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.fakes.verifier import FakeVerifier, completion, running_verifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
@@ -35,7 +35,7 @@ async def test_a_broken_stream_leaves_nothing_behind() -> None:
         for _ in range(3):
             with pytest.raises(BrokenOffError, match="UNAVAILABLE"):
                 await take_all(link)
-        assert await take_all(link) == answer([1, 2], 20)
+        assert await take_all(link) == completion([1, 2], 20)
         assert fake.streams == 4
         await link.close()
         await until(lambda: asyncio.all_tasks() <= before)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.certificates import Authority, write_peer
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.fakes.verifier import FakeVerifier, completion, running_verifier
 from tests.server.routing.test_places import FakeResolver
 from tests.server.support import Running, running_server, settings_for, tokens_of, until
 
@@ -56,7 +56,7 @@ async def test_a_verifier_that_comes_is_used_and_one_that_goes_ends_its_streams(
         await until(lambda: server.metric("verifiers", state="leaving") == 0)
         assert server.metric("verifiers", state="healthy") == 1
         replays = server.metric("replays_total")
-    assert tokens_of([first, *rest]) == answer([1, 2], COUNT)
+    assert tokens_of([first, *rest]) == completion([1, 2], COUNT)
     assert (len(old.requests), len(new.requests), replays) == (1, 1, 0)
 
 
@@ -70,7 +70,7 @@ async def test_one_that_comes_back_before_it_has_gone_stays() -> None:
         resolver.addresses = frozenset([fake.address, other.address])
         await until(lambda: server.metric("verifiers", state="healthy") == 2)
         fake.go_on.set()
-        assert list((await call).token_ids) == answer([1, 2], COUNT)
+        assert list((await call).token_ids) == completion([1, 2], COUNT)
         assert fake.streams == 1
 
 
@@ -81,7 +81,7 @@ async def test_the_streams_of_one_that_died_go_on_at_one_that_came() -> None:
         await until(lambda: crashing.sent == 2)
         resolver.addresses = frozenset([new.address])
         await crashing.crash()
-        assert list((await call).token_ids) == answer([1, 2], COUNT)
+        assert list((await call).token_ids) == completion([1, 2], COUNT)
     assert len(new.requests) == 1
 
 
@@ -138,7 +138,7 @@ async def test_certificates_are_for_the_name_and_not_for_the_address(
         settings = settings_for(NAME, peer_tls=right)
         async with running_server(settings, resolve=resolver) as server:
             found = await server.generate(max_output_tokens=5)
-            assert list(found.token_ids) == answer([1, 2], 5)
+            assert list(found.token_ids) == completion([1, 2], 5)
             await asyncio.sleep(0.2)
             assert states(server) == [(first, True), (second, False)]
 

@@ -5,7 +5,7 @@ import logging
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer
+from tests.fakes.verifier import FakeVerifier, completion
 from tests.server.support import (
     Running,
     failure,
@@ -35,7 +35,7 @@ async def test_a_request_that_kills_verifiers_is_refused_after_two_deaths(
     async with serving(fake) as server:
         with caplog.at_level(logging.ERROR, logger="blockdraft_server"):
             error = await failure(generate(server, POISON))
-        assert list((await generate(server, [1, 2])).token_ids) == answer([1, 2], COUNT)
+        assert list((await generate(server, [1, 2])).token_ids) == completion([1, 2], COUNT)
     assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "POISON_REQUEST")
     assert (error.metadata["deaths"], error.metadata["emitted_tokens"]) == ("2", "2")
     assert error.metadata["request_id"] in caplog.text
@@ -59,7 +59,7 @@ async def test_the_innocent_beside_it_get_their_answers(verifiers: int, poison_a
         answers = await asyncio.gather(*calls)
     assert error.reason == "POISON_REQUEST"
     for prompt, response in zip([*innocent, [9]], [*answers, late], strict=True):
-        assert list(response.token_ids) == answer(prompt, COUNT)
+        assert list(response.token_ids) == completion(prompt, COUNT)
     deaths = [count for fake in fakes for count in fake.deaths]
     # Twice beside others, and once alone; sooner where the others are at another verifier.
     assert len(deaths) <= 3
@@ -79,7 +79,7 @@ async def test_verifiers_that_die_of_something_else_cost_nobody_an_answer() -> N
     assert len(fake.deaths) == 2
     assert min(fake.deaths) > 1
     for prompt, response in zip(prompts, answers, strict=True):
-        assert list(response.token_ids) == answer(prompt, COUNT)
+        assert list(response.token_ids) == completion(prompt, COUNT)
 
 
 async def test_what_another_server_may_have_caused_convicts_nobody() -> None:
@@ -108,4 +108,4 @@ async def test_a_suspect_that_finds_no_place_is_still_tried_alone() -> None:
         answers = await asyncio.gather(*calls)
     assert fake.full == 0
     for prompt, response in zip(prompts, answers, strict=True):
-        assert list(response.token_ids) == answer(prompt, COUNT)
+        assert list(response.token_ids) == completion(prompt, COUNT)

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier
+from tests.fakes.verifier import FakeVerifier, completion, running_verifier
 from tests.server.support import (
     Running,
     failure,
@@ -58,7 +58,7 @@ async def test_an_answer_broken_at_any_message_is_the_same(
         messages = [message async for message in server.stub.StreamGenerate(request)]
         replays = server.metric("replays_total")
     token_ids = tokens_of(messages)
-    assert token_ids == answer(PROMPT, COUNT)
+    assert token_ids == completion(PROMPT, COUNT)
     assert "".join(message.text for message in messages) == bytes(token_ids).decode()
     assert messages[-1].usage.output_tokens == COUNT
     assert messages[-1].usage.prompt_tokens == 2
@@ -73,7 +73,7 @@ async def test_an_answer_broken_at_every_message_is_the_same() -> None:
     fake = FakeVerifier(break_after=[1] * (COUNT - 1))
     async with serving(fake) as server:
         response = await server.generate(max_output_tokens=COUNT)
-    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert list(response.token_ids) == completion(PROMPT, COUNT)
     assert response.usage.output_tokens == COUNT
     assert len(fake.requests) == COUNT
 
@@ -96,7 +96,7 @@ async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
             token_ids += message.token_ids
             if len(token_ids) == 7:
                 await crashing.crash()
-    assert token_ids == answer(PROMPT, COUNT)
+    assert token_ids == completion(PROMPT, COUNT)
     assert len(crashing.requests) == len(other.requests) == 1
     assert len(other.requests[0].emitted_token_ids) == 7
 
@@ -113,7 +113,7 @@ async def test_requests_wait_for_a_restarted_verifier() -> None:
         async with running_verifier(FakeVerifier(), fake.address):
             rest = [message async for message in stream]
             await server.until_healthy(True)
-    assert tokens_of((first, *rest)) == answer(PROMPT, COUNT)
+    assert tokens_of((first, *rest)) == completion(PROMPT, COUNT)
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -146,7 +146,7 @@ async def test_a_verifier_that_comes_back_otherwise_does_not_go_on_with_an_answe
             # What begins now is its own.
             await server.until_healthy(True)
             fresh = await server.generate(max_output_tokens=COUNT)
-    assert list(fresh.token_ids) == answer(PROMPT, COUNT)
+    assert list(fresh.token_ids) == completion(PROMPT, COUNT)
 
 
 async def begun(server: Running, count: int, *fakes: FakeVerifier) -> list[int]:
@@ -188,7 +188,7 @@ async def test_a_broken_stream_breaks_all_its_sequences_and_each_goes_on() -> No
         responses = await answers
         assert server.metric("replays_total") == 2
     for text, response in zip(texts, responses, strict=True):
-        assert list(response.token_ids) == answer(list(text.encode()), COUNT)
+        assert list(response.token_ids) == completion(list(text.encode()), COUNT)
     assert (fake.streams, len(fake.requests)) == (2, 4)
 
 
@@ -206,7 +206,7 @@ async def test_a_refused_sequence_disturbs_no_other() -> None:
         fake.go_on.set()
         rest = [message async for message in stream]
         assert server.metric("replays_total") == 0
-    assert tokens_of((first, *rest)) == answer(PROMPT, COUNT)
+    assert tokens_of((first, *rest)) == completion(PROMPT, COUNT)
     assert fake.streams == 1
 
 
@@ -215,7 +215,7 @@ async def test_a_sequence_that_a_draining_verifier_refuses_goes_to_another() -> 
     draining.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
     async with serving(draining, other) as server:
         response = await server.generate(max_output_tokens=COUNT)
-    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert list(response.token_ids) == completion(PROMPT, COUNT)
     assert len(draining.requests) == len(other.requests) == 1
 
 
@@ -225,7 +225,7 @@ async def test_a_replay_that_a_full_verifier_refuses_is_tried_until_there_is_roo
         # It goes nowhere else: the one that broke stays away.
         breaking.refusal = ServiceError(grpc.StatusCode.UNAVAILABLE, "DRAINING", "shutting down")
         response = await server.generate(max_output_tokens=COUNT)
-    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert list(response.token_ids) == completion(PROMPT, COUNT)
     assert full.full == 0
     assert not breaking.requests[0].replay
     assert all(request.replay for request in full.requests)
@@ -239,7 +239,7 @@ async def test_a_new_request_that_one_verifier_refuses_goes_to_another() -> None
         # Only when all refuse is the caller told, once each was asked.
         full.full = other.full = 1
         error = await failure(server.generate(max_output_tokens=COUNT))
-    assert list(response.token_ids) == answer(PROMPT, COUNT)
+    assert list(response.token_ids) == completion(PROMPT, COUNT)
     assert (error.reason, error.retry_after_seconds) == ("QUEUE_FULL", 1.0)
     assert full.full == other.full == 0
     assert not any(request.replay for request in (*full.requests, *other.requests))

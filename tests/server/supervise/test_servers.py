@@ -13,7 +13,7 @@ import grpc
 import pytest
 from flax import nnx
 from tests.command_lines import parse
-from tests.fakes.verifier import FakeVerifier, answer, running_verifier, unix_address
+from tests.fakes.verifier import FakeVerifier, completion, running_verifier, unix_address
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_ports
@@ -56,7 +56,7 @@ async def answers(address: str) -> None:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
             request = whole(text_request(max_output_tokens=8))
             response = await stub.Generate(request, timeout=PATIENCE_SECONDS)
-            assert list(response.token_ids) == answer([1, 2], 8)
+            assert list(response.token_ids) == completion([1, 2], 8)
 
     await asyncio.gather(*(ask() for _ in range(CONNECTIONS)))
 
