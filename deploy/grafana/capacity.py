@@ -22,14 +22,14 @@ CAPACITY = Dashboard(
                     {
                         "decoded": total("verifier_running_sequences"),
                         "waiting": total("verifier_waiting_sequences"),
-                        "with a context at a drafter": total("drafter_kv_cache_sequences"),
+                        "with a draft KV cache": total("drafter_kv_cache_sequences"),
                     },
                 ),
                 Panel(
                     "Preemptions",
                     {"per second": rate("verifier_preemptions_total")},
                     "reqps",
-                    "Sequences that give their pages back and are computed again.",
+                    "Sequences that lose their pages and are computed again.",
                 ),
             ],
         ],

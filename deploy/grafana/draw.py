@@ -1,4 +1,4 @@
-"""Draws the dashboards from what a Prometheus knows, for whoever has no Grafana at hand.
+"""Draws the dashboards from the values of a Prometheus, without Grafana.
 
     python deploy/grafana/draw.py http://localhost:9090 FOLDER --minutes 5
 

@@ -23,20 +23,20 @@ FAULTS = Dashboard(
                     threshold=1,
                 ),
                 Panel(
-                    "Classes of rounding",
+                    "Classes of numerics",
                     {
                         "{{instance}}": series("verifier_numerics_classes"),
                         "{{instance}} padded shapes": series("verifier_padded_shapes"),
                     },
-                    description="1: drafted answers are exactly the plain ones; more: they may "
-                    "differ where two tokens are nearly as likely. Shapes that round otherwise are "
-                    "padded.",
+                    description="1: steps are batch-invariant, and drafted completions are exactly "
+                    "the plain ones; more: they may differ where two tokens are nearly as likely. "
+                    "Shapes with other numerics are padded.",
                     threshold=2,
                 ),
             ],
             [
                 Panel(
-                    "Repairs of the sync",
+                    "Repairs of a lost sync",
                     {"{{cause}}": rate("verifier_sync_repairs_total", "cause")},
                     "reqps",
                 ),
@@ -78,7 +78,7 @@ FAULTS = Dashboard(
                     "Event loop held, longest",
                     {"{{instance}}": series("server_event_loop_longest_hold_seconds")},
                     "s",
-                    "Of the last one to two minutes; nobody is answered meanwhile.",
+                    "Of the last one to two minutes; no request is answered meanwhile.",
                     threshold=0.2,
                 ),
                 Panel("Event loop held", quantiles("server_event_loop_hold_seconds"), "s"),
@@ -101,13 +101,14 @@ FAULTS = Dashboard(
                 Panel(
                     "Verifiers, as servers see them",
                     {"{{state}}": total("server_verifiers", "state")},
-                    description="Each server counts those it knows; what leaves ends its streams.",
+                    description="A server counts those it knows; a verifier that leaves ends its "
+                    "streams.",
                 ),
                 Panel(
-                    "Names of verifiers not looked up",
+                    "Names of verifiers not resolved",
                     {"per second": rate("server_name_resolution_failures_total")},
                     "reqps",
-                    "Those that were known stay in use.",
+                    "Addresses that were known stay in use.",
                 ),
             ],
         ],

@@ -1,4 +1,4 @@
-"""The dashboard service: who asks, who is served how fast, and what is refused."""
+"""The dashboard service: requests, how fast they are served, and which are refused."""
 
 from grafana.panels import Dashboard, Panel, quantiles, rate, total
 
@@ -16,7 +16,7 @@ SERVICE = Dashboard(
                     kind="stat",
                 ),
                 Panel(
-                    "First tokens later than 2.5 s",
+                    "TTFT above 2.5 s",
                     {"{{namespace}}": "blockdraft:slow_first_tokens:ratio_rate1h"},
                     "percentunit",
                     "Of the last hour. The objective allows 5 %.",
@@ -38,7 +38,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Tokens per second",
                     {
-                        "of answers": rate("server_output_tokens_total"),
+                        "of completions": rate("server_output_tokens_total"),
                         "of prompts": rate("server_prompt_tokens_total"),
                     },
                 ),
@@ -75,13 +75,13 @@ SERVICE = Dashboard(
                     threshold=2.5,
                 ),
                 Panel(
-                    "Time between tokens",
+                    "Inter-token latency",
                     quantiles("server_inter_token_latency_seconds"),
                     "s",
                     "Between two messages, divided by the tokens of the later one: an accepted "
                     "draft comes as one message.",
                 ),
-                Panel("Time of a request", quantiles("server_request_latency_seconds"), "s"),
+                Panel("Request latency", quantiles("server_request_latency_seconds"), "s"),
             ],
         ],
         "Tenants": [
@@ -95,7 +95,7 @@ SERVICE = Dashboard(
                 Panel(
                     "Tokens by tenant",
                     {"{{tenant}}": rate("server_tenant_tokens_total", "tenant")},
-                    description="Of prompts and of answers.",
+                    description="Of prompts and of completions.",
                     stacked=True,
                 ),
                 Panel(

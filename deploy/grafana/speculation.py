@@ -31,7 +31,7 @@ SPECULATION = Dashboard(
                         "all": "blockdraft:acceptance_length:rate5m",
                         "{{source}}": "blockdraft:acceptance_length_by_source:rate5m",
                     },
-                    description="Of all verifications, and of those of each source's drafts. "
+                    description="Over all verifications, and over those of each source's drafts. "
                     "Plain decoding is 1.",
                     threshold=1,
                     below=True,
@@ -78,7 +78,7 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    "Tokens by where they come from",
+                    "Tokens by source",
                     {
                         "{{source}}": rate("verifier_accepted_tokens_total", "source"),
                         "the target's own": rate("verifier_verifications_total"),
@@ -127,8 +127,8 @@ SPECULATION = Dashboard(
                             rate("drafter_version_verifications_total", "version, context"),
                         )
                     },
-                    description="Of the drafter's own drafts; in contexts that the version made "
-                    "itself, and in those that older weights made in part.",
+                    description="Of the drafter's own drafts, by whether the version filled the "
+                    "whole draft KV cache itself or older weights a part.",
                     threshold=1,
                     below=True,
                 ),
@@ -138,7 +138,8 @@ SPECULATION = Dashboard(
                         "{{instance}}": series("drafter_version"),
                         "{{kind}}, per second": rate("drafter_version_changes_total", "kind"),
                     },
-                    description="It falls when a version accepted less than the one before it.",
+                    description="It falls when fewer tokens are accepted of it than of the version "
+                    "before.",
                 ),
                 Panel(
                     "Sequences recorded",
@@ -148,8 +149,8 @@ SPECULATION = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    "Recordings on disk",
-                    {"recordings": total("drafter_training_sample_bytes")},
+                    "Training samples on disk",
+                    {"training samples": total("drafter_training_sample_bytes")},
                     "bytes",
                 ),
             ],
@@ -158,20 +159,20 @@ SPECULATION = Dashboard(
                     "Training steps",
                     {
                         "{{instance}}": rate("drafter_learning_steps_total", "instance"),
-                        "{{instance}}, thrown away": rate(
+                        "{{instance}}, discarded": rate(
                             "drafter_learning_thrown_away_steps_total", "instance"
                         ),
                     },
                     "reqps",
-                    "Of the trainer, as each drafter reads them in its folder; those thrown away "
-                    "had a loss or gradients that are no numbers.",
+                    "Of the trainer, as each drafter reads them in its folder; the loss or "
+                    "gradients of discarded steps were not finite.",
                 ),
                 Panel(
-                    "Share of the time that it waits",
+                    "Share of the time that training waits",
                     {"{{instance}}": rate("drafter_learning_waited_seconds_total", "instance")},
                     "percentunit",
-                    "For what is decoded; at 100 % the service is never idle, and nothing is "
-                    "learned.",
+                    "While sequences are decoded; at 100 % the service is never idle, and nothing "
+                    "is learned.",
                 ),
                 Panel(
                     "Time since the last step",
@@ -182,7 +183,7 @@ SPECULATION = Dashboard(
                         )
                     },
                     "s",
-                    "It also grows when everything was learned from often enough.",
+                    "It also grows when every sample was learned from often enough.",
                 ),
                 Panel(
                     "Training loss of the last step",
@@ -191,9 +192,9 @@ SPECULATION = Dashboard(
             ],
             [
                 Panel(
-                    "Τ on held-out recordings",
+                    "Τ on held-out samples",
                     {"{{drafter}}": series("drafter_learning_held_out_tau")},
-                    description="At the last comparison: of the candidate, and of the version that "
+                    description="At the last evaluation: of the candidate, and of the version that "
                     "served then. 0 before the first.",
                     threshold=1,
                     below=True,
@@ -201,19 +202,19 @@ SPECULATION = Dashboard(
                 Panel(
                     "Training steps of the candidate",
                     {"{{instance}}": series("drafter_learning_candidate_steps")},
-                    description="It begins anew with each version that another hand promotes, and "
-                    "when a candidate is given up.",
+                    description="It restarts when a version is promoted by hand, and when a "
+                    "candidate is abandoned.",
                 ),
                 Panel(
                     "Candidates",
                     {
-                        "compared": rate("drafter_learning_evaluations_total"),
+                        "evaluated": rate("drafter_learning_evaluations_total"),
                         "{{outcome}}": rate("drafter_learning_candidates_total", "outcome"),
                     },
                     "reqps",
                 ),
                 Panel(
-                    "Recordings refused",
+                    "Training samples refused",
                     {"{{instance}}": series("drafter_learning_refused_samples")},
                     description="Damaged, or of another target, other layers or another "
                     "projection.",
