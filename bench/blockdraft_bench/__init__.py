@@ -6,9 +6,9 @@
 
 * `run` (the course of a measurement), `result` (rows as JSON, Markdown and a picture), `store`
   (results on disk, to resume from), `provenance` (what a result was measured with);
-* `datasets` and `prompts` (what is asked), `completions` (what decoding gives, and how it
-  compares), `statistics` (an `Estimate` is a number with its interval and how many answers it rests
-  on);
+* `datasets` and `prompts` (the prompts), `completions` (the results of decoding, and how they
+  compare), `statistics` (an `Estimate` is a number with its interval and how many completions it
+  rests on);
 * `engine`: verifier and drafter in this process.
 
 `report` puts the pages of several results together; `errors` is what may go wrong.

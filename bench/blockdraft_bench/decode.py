@@ -162,7 +162,7 @@ def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, Loa
         try:
             loaded = load_drafting(target, spec, capacity, block_size=settings.block_size)
         except ResolveError as error:
-            # Not every target has a drafter of this method; whoever names one, wants it.
+            # Not every target has a drafter of this method; but a named one must exist.
             if wanted or spec != EAGLE3:
                 raise
             print(f"without {method}: {error}", file=sys.stderr)

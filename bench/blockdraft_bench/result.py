@@ -1,7 +1,7 @@
 """What every measurement finds: named facts and rows of numbers, as JSON, Markdown and a picture.
 
-In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_answers` side by side, and a
-tuple of them as three lists, so that a number is a number to whoever reads the file. Figures are
+In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_completions` side by side, and a
+tuple of them as three lists, so that a reader of the file gets plain numbers. Figures are
 made without pyplot: they draw with Agg, on any machine and without global state.
 """
 

@@ -64,7 +64,7 @@ class PromptSettings:
         return self.max_prompt_tokens + self.max_tokens
 
     def check_timed(self) -> None:
-        """Check that answers take time after their first token."""
+        """Check that completions take time after their first token."""
         if self.max_tokens < 2:
             raise ValueError(f"--max-tokens must be at least 2, got {self.max_tokens}")
 

@@ -80,7 +80,7 @@ def check_against_samples(report: dict[str, Any], lines: list[dict[str, Any]]) -
         speedup = (plain_seconds / plain_tokens) / (seconds / tokens)
         assert result["speedup"] == pytest.approx(speedup)
         # Two completions are too few for an interval.
-        assert (result["speedup_ci95"], result["speedup_answers"]) == (None, 2)
+        assert (result["speedup_ci95"], result["speedup_completions"]) == (None, 2)
         steps = [step for a in completions for step in a["steps"]]
         assert result["acceptance_length"] == pytest.approx(tokens / len(steps))
         drafted = {step[0] for step in steps}
@@ -124,7 +124,7 @@ def test_an_interrupted_run_of_plain_decoding_alone_goes_on(
     result, sampled = report["results"]
     assert (result["method"], result["samples"]) == ("plain", 2)
     assert (result["temperature"], sampled["temperature"]) == (0.0, 1.0)
-    assert (result["speedup"], result["speedup_answers"]) == (1.0, 2)
+    assert (result["speedup"], result["speedup_completions"]) == (1.0, 2)
     assert result["acceptance_length"] == 1.0
     samples = (tmp_path / "out" / "samples.jsonl").read_bytes()
     assert samples.startswith(kept)

@@ -39,15 +39,15 @@ def test_estimates_stand_side_by_side() -> None:
             "dataset": "gsm8k",
             "length": 2.5,
             "length_ci95": [2.0, 3.0],
-            "length_answers": 9,
+            "length_completions": 9,
             "shares": [0.5, None],
             "shares_ci95": [[0.25, 0.75], None],
-            "shares_answers": [9, 0],
+            "shares_completions": [9, 0],
             "counts": [[1, 2], [3]],
             "edges": None,
             "none": [],
             "target": {"fingerprint": "0" * 16, "name": "tiny"},
-            "nested": [{"speed": 1.0, "speed_ci95": None, "speed_answers": 2}],
+            "nested": [{"speed": 1.0, "speed_ci95": None, "speed_completions": 2}],
         }
     ]
 

@@ -22,7 +22,7 @@ def padded_length(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Padded sequences with what the target says about them."""
+    """Padded sequences with the target's features and choices."""
 
     # Any: NumPy arrays until they are placed on devices.
     token_ids: Any  # Int[Array, "batch length"], prompt and completion, padded at the end

@@ -17,7 +17,7 @@ from blockdraft_training.settings import CorpusSettings, DFlashSettings, TrainSe
 if TYPE_CHECKING:
     from blockdraft_training.methods.recipe import AnyRecipe
 
-# What follows is imported where it is used: `--help` must not wait for jax.
+# Heavy modules are imported where they are used: `--help` must not wait for jax.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def run_subcommand(command: str, args: argparse.Namespace) -> int:
     try:
         code: int = args.run_subcommand(args)
     except (TrainingError, ModelError, OSError, RuntimeError, ValueError) as error:
-        # Whatever is wrong with the input, its message says; a trace would hide it.
+        # The message says what is wrong with the input; a trace would hide it.
         print(f"blockdraft {command}: {error}", file=sys.stderr)
         return 1
     return code

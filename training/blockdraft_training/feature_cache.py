@@ -37,9 +37,9 @@ _MIN_GREEDY_AGREEMENT = 0.9
 class FeatureCache:
     """The `KeptFeatures` of a corpus, in memory-mapped files.
 
-    A folder that keeps more layers than are asked for serves too, so that drafters which look at
-    different layers can be trained from the same features. `features` has all layers that are
-    kept, [tokens, layers, hidden].
+    A folder with more layers than are asked for serves too, so that drafters that read different
+    layers can be trained from the same features. `features` has all layers that are kept, [tokens,
+    layers, hidden].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FeatureCache:
         hidden_size: int,
         fingerprint: str,
     ) -> None:
-        """Open the cache of these rows, or make an empty one and reserve its room on disk."""
+        """Open the cache of these rows, or make an empty one and reserve its space on disk."""
         self._directory = directory
         self._rows = rows
         self.offsets = np.concatenate([[0], np.cumsum([len(row.token_ids) for row in rows])])
@@ -81,7 +81,7 @@ class FeatureCache:
         return features.reshape(end - begin, len(self._places) * features.shape[2])
 
     def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
-        """Compute what is missing; `report` is told the tokens done and in all, after each pass.
+        """Compute what is missing; `report` gets the tokens done and in all, after each pass.
 
         Greedy completions that this target would not give are a `CorpusError`.
         """
@@ -145,7 +145,7 @@ class FeatureCache:
                 with path.open("wb") as file:
                     os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
-                raise TrainingError(f"no room for {size:,} bytes of {path}: {error}") from error
+                raise TrainingError(f"no space for {size:,} bytes of {path}: {error}") from error
         return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
 
     @property

@@ -1,4 +1,4 @@
-"""What making a corpus and training are told; nothing heavy, so that `--help` stays quick."""
+"""The settings of corpora and training; no heavy imports, so that `--help` stays quick."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -55,8 +55,8 @@ class CorpusSettings:
     )
     self_chat: int = setting(
         0,
-        "so many prompts the target makes up itself: the user's turn, sampled at temperature 1; "
-        "kept in `NAME.self-chat.jsonl`",
+        "number of prompts that the target makes up itself: the user's turn, sampled at "
+        "temperature 1; kept in `NAME.self-chat.jsonl`",
         minimum=0,
     )
     openings: tuple[str, ...] = setting(
@@ -124,7 +124,7 @@ class CorpusSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """What a run of any method is told."""
+    """The settings of a run of any method."""
 
     corpus: tuple[Path, ...] = required(
         "one or more corpora, JSONL files, of this target's completions", metavar="FILE"
@@ -171,8 +171,8 @@ class TrainSettings:
     )
     hot_vocabulary: int = setting(
         8192,
-        "the loss runs over, and the drafter drafts, only so many ids, the corpus' most frequent "
-        "ones; 0: any",
+        "only so many ids, the corpus' most frequent ones, are in the loss and in the drafter's "
+        "vocabulary; 0: all",
         minimum=0,
     )
     validation_rows: int = setting(32, "rows held out to measure acceptance", minimum=0)
@@ -196,9 +196,9 @@ class TrainSettings:
             raise ValueError("--corpus must name at least one file")
 
     def identity(self) -> dict[str, Any]:
-        """Return what two runs must share for one to continue the other, as JSON values.
+        """Return the values that two runs must share for one to continue the other, as JSON.
 
-        What is a constant now but was a setting stays among them: runs begun then go on.
+        Constants that were settings once stay among them, so that older runs can be continued.
         """
         free = {"corpus", "output", "checkpoint_every", "report_every", "features", "online"}
         values = {

@@ -1,4 +1,4 @@
-"""What the frozen target says of a corpus, and what a training step reads of it.
+"""The frozen target's pass over a corpus, and the parts of the target that a step reads.
 
 A drafter sees the target only through its features, in training as in serving.
 """
@@ -21,7 +21,7 @@ from blockdraft_training.batches import SequenceBatch
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """What is computed of each token."""
+    """The values to compute for each token."""
 
     layer_ids: tuple[int, ...]  # target layers whose outputs, side by side, are a feature
     # How many of the target's likeliest next tokens are kept for distillation.
@@ -41,7 +41,7 @@ def target_pass(
 ]:
     """Return features, and the likeliest tokens and logits at each position of the completions.
 
-    What follows a padded sequence's end means nothing. Completions start at 1 at least. Only
+    Values beyond a padded sequence's end mean nothing. Completions start at 1 at least. Only
     `completion_length` positions of each are scored: head and top-k are a third of the work.
     """
     batch, length = token_ids.shape

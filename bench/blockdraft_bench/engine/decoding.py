@@ -1,6 +1,6 @@
 """The engine of the verifier, with or without drafting, as a function from requests to completions.
 
-Targets and drafters are loaded into one process, with room for every draft in full.
+Targets and drafters are loaded into one process, with capacity for every draft in full.
 """
 
 import functools
@@ -299,7 +299,7 @@ def engine_settings(
 ) -> EngineSettings:
     """Return limits under which no draft is cut short and no sequence is preempted.
 
-    A step has room for a whole block of every sequence and one more token, which the scheduler
+    A step holds a whole block of every sequence and one more token, which the scheduler
     keeps for a waiting prompt; the cache holds every sequence at full length.
     """
     page_size = EngineSettings().page_size

@@ -24,7 +24,7 @@ from blockdraft_aot.roofline import Roofline
 from blockdraft_bench.result import Cell, Row, number, table
 from blockdraft_models.decoder.config import DecoderConfig
 
-# How much longer than the smallest a step may take and still count as free: less is noise.
+# A step that takes longer than the smallest by no more than this share counts as free: noise.
 TOLERANCE = 0.1
 
 

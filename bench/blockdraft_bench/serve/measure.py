@@ -195,13 +195,13 @@ class _LoadMeasurement:
         return tuple(await open_loop(requests, arrivals, send))
 
     async def _flush(self) -> None:
-        """Fill the prefix cache with prompts nobody asks for again.
+        """Fill the prefix cache with prompts that are not sent again.
 
         All methods send the same prompts; the second would find them computed.
         """
         model, left = self.service.model, self.settings.flush_tokens
         fillers: list[LoadRequest] = []
-        # Room for the one token that each of them has to generate.
+        # Less the one token that each of them has to generate.
         longest = model.max_context_tokens - 1
         while left > 0:
             length = min(left, longest)

@@ -157,7 +157,7 @@ class Trainer:
     """
 
     def __init__(self, supervisor: int, proc: Path = Path("/proc")) -> None:
-        """Look for nothing yet; `supervisor` is the process id of `blockdraft serve`."""
+        """Find no process yet; `supervisor` is the process id of `blockdraft serve`."""
         self._supervisor = supervisor
         self._proc = proc
 
@@ -204,7 +204,7 @@ class Trainer:
 def _family(process_id: int, processes: dict[int, tuple[int, int]]) -> set[int]:
     """Return a living process and its living descendants."""
     family = {process_id} & processes.keys()
-    # A child may have a lower number than its parent: repeat until nobody joins.
+    # A child may have a lower number than its parent: repeat until none is added.
     while joining := {
         number
         for number, (parent, _) in processes.items()

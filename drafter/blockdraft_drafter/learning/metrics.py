@@ -13,7 +13,7 @@ _COUNTED = {
     "total_steps": ("steps", "Steps of learning, of all candidates, while this process watched."),
     "thrown_away": (
         "thrown_away_steps",
-        "Steps not made because loss or gradients were no numbers.",
+        "Steps not made because loss or gradients were not finite.",
     ),
     "total_evaluations": (
         "evaluations",

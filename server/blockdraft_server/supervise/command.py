@@ -108,7 +108,7 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
     # A process of its own, because this one imports no models.
     command = [sys.executable, "-m", "blockdraft_drafter"]
     command += DRAFTER.flags(replace(drafter, find=True))
-    # It looks at files only, and must not take a chip.
+    # It reads files only, and must not take a chip.
     found = subprocess.run(
         command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
     )

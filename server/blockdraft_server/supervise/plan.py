@@ -118,7 +118,7 @@ class ChildSpec:
     name: str  # name for messages
     command: tuple[str, ...]  # the program and its arguments
     # Where gRPC in plaintext reports SERVING once the child is ready; None for a child that serves
-    # nobody: nothing waits for it, and its deaths end nothing.
+    # no requests: nothing waits for it, and its deaths end nothing.
     health_address: str | None
     stop_seconds: float = 40.0  # how long it may take to stop before it is killed
     # Its environment variables; None for those of this process.

@@ -220,7 +220,7 @@ def test_command_prints_one_line(
         (["--self-chat", "1", "--output", "x.gz"], "must be a .jsonl file", 2),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl does not exist", 1),
         (["--self-chat", "1", "--max-tokens", "9999"], "the target 512", 1),
-        (["--self-chat", "1", "--max-prompt-tokens", "3"], "no room for more", 1),
+        (["--self-chat", "1", "--max-prompt-tokens", "3"], "no space for more", 1),
         (["--self-chat", "1", "--target", "nowhere"], "'nowhere' is neither a directory", 1),
         (["--self-chat", "1", "--output", "no/such/folder.jsonl"], "No such file", 1),
     ],

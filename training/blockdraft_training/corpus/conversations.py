@@ -1,4 +1,4 @@
-"""What user and target say in turn, and how the target is asked for what comes next.
+"""Conversations of user and target, and the requests for their next messages.
 
 Sampling is a function of the corpus' seed and the row's id alone: a row can be made again by
 itself, and neither order nor interruptions change it.
@@ -31,9 +31,9 @@ _DROPPED_BITS = 8 * _HASH_BYTES - 53
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said so far, messages of user and target one after another.
+    """The messages so far, of user and target in turn.
 
-    Those of the user's that the prompt lacks the target makes up.
+    The target makes up the user's messages that the prompt lacks.
     """
 
     prompt: Prompt
@@ -51,7 +51,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """What the chat template is given."""
+        """The messages for the chat template."""
         roles = ("user", "assistant")
         return [{"role": roles[index % 2], "content": text} for index, text in enumerate(self.said)]
 
@@ -78,7 +78,7 @@ def answered(
 def completion_requests(
     settings: CorpusSettings, tokenizer: Tokenizer, conversations: Sequence[Conversation]
 ) -> tuple[list[Request], int]:
-    """Return what to ask for, up to the limit, and how many prompts were too long."""
+    """Return the requests, up to the limit, and how many prompts were too long."""
     requests, too_long = list[Request](), 0
     for conversation in conversations:
         if len(requests) == settings.limit:
@@ -125,7 +125,7 @@ class SelfChat:
         encoded = [(text, opening_ids(self._tokenizer, text)) for text in settings.openings]
         for text, ids in encoded:
             if len(ids) >= settings.max_prompt_tokens:
-                raise ValueError(f"the opening {text!r} takes {len(ids)} tokens: no room for more")
+                raise ValueError(f"the opening {text!r} takes {len(ids)} tokens: no space for more")
         openings = {
             f"{SELF_CHAT}/{index}": encoded[index % len(encoded)]
             for index in range(settings.self_chat)
@@ -134,7 +134,7 @@ class SelfChat:
         return [Prompt(name, SELF_CHAT, (made[name],)) for name in openings]
 
     def messages(self, conversations: Sequence[Conversation]) -> list[str]:
-        """Return what the user says next in each; empty where it is unusable or has no room."""
+        """Return the user's next message in each; empty if it is unusable or does not fit."""
         names = [_turn_id(each.prompt.id, each.turn + 1) for each in conversations]
         openings = {}
         for name, conversation in zip(names, conversations, strict=True):

@@ -104,8 +104,8 @@ class PromptAttend:
 class RowAttend:
     """Attention of the newest token of every row, at its position, over its row; an `Attend`.
 
-    What a row does not see adds exactly nothing, and all rows read as much, so a row's result does
-    not depend on the others.
+    Masked positions add exactly nothing, and all rows read as much, so a row's result does not
+    depend on the others.
     """
 
     positions: Int[Array, " rows"]
@@ -222,7 +222,7 @@ def choose(
         noisy = scaled + gumbel_noise(seed, position, logits.shape[-1])
         return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
 
-    # Noise for a whole vocabulary costs more than the head on CPU: none for an all-greedy batch.
+    # Gumbel noise for a vocabulary costs more than the head on CPU: none for an all-greedy batch.
     chosen: Int[Array, " rows"] = jax.lax.cond(jnp.any(temperature > 0.0), sample, lambda: greedy)
     return chosen
 

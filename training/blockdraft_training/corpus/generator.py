@@ -54,7 +54,7 @@ class Request:
     id: str  # the caller's name for it
     prompt: tuple[int, ...]  # token ids
     temperature: float  # 0 for greedy
-    seed: int  # of the noise
+    seed: int  # of the Gumbel noise
     max_tokens: int | None = None  # longest completion; None for the batch's
 
 
@@ -87,7 +87,7 @@ class BatchGenerator:
         self._steps: Any = None
 
     def prepare(self, requests: Sequence[Request]) -> None:
-        """Compile what these requests need; a ValueError says which of them does not fit."""
+        """Compile the shapes of these requests; a ValueError says which of them does not fit."""
         for request in requests:
             self._check(request)
         state = (self._graph, self._weights, self._caches, self._rows)
@@ -105,7 +105,7 @@ class BatchGenerator:
         Every completion depends on its own request only, as far as steps are batch-invariant.
         """
         self.prepare(requests)
-        # Greedy ones first: noise is computed for the whole batch as soon as one row wants it.
+        # Greedy ones first: Gumbel noise is computed for the whole batch if one row needs it.
         waiting = deque(sorted(requests, key=lambda request: request.temperature > 0))
         completions: dict[int, tuple[Request, list[int]]] = {}
         while waiting or completions:

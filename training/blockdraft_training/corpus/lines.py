@@ -18,7 +18,7 @@ _SCAN_BYTES = 1 << 16
 
 
 def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
-    """Yield what each line of a file says; `parse` raises a ValueError for a damaged one.
+    """Yield the value of each line of a file; `parse` raises a ValueError for a damaged one.
 
     A name that ends in .gz says that the file is compressed. An unreadable file and a damaged line
     are a `CorpusError` that names the line.
@@ -42,7 +42,7 @@ class LineFile(AbstractContextManager["LineFile"]):
     """Appends whole lines to a file, which it locks; a context manager.
 
     A killed writer leaves at most one line without its newline, and the next writer drops it. A
-    line that does not fit onto the disk is taken back.
+    line that does not fit onto the disk is removed again.
     """
 
     def __init__(self, path: Path) -> None:

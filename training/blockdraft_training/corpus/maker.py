@@ -28,7 +28,7 @@ from blockdraft_training.errors import CorpusError
 from blockdraft_training.settings import CorpusSettings
 
 _TERMINAL_SECONDS = 2.0
-# Where nobody watches, a log should still grow slowly.
+# Without a terminal, the log should grow slowly.
 _LOG_SECONDS = 60.0
 
 # Given what is made and how many, yields a callback that takes the tokens of each finished row.
@@ -37,7 +37,7 @@ ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class CorpusSummary:
-    """What was made."""
+    """The result of a run."""
 
     path: Path  # the corpus
     rows: int  # rows it has now
@@ -128,7 +128,7 @@ class CorpusMaker:
         excluded: ExcludedTexts,
         dropped: Counter[str],
     ) -> list[Conversation]:
-        """Return those that were answered to the end, with what the user says next."""
+        """Return the conversations that were answered to the end, with the user's next message."""
         heard = answered(conversations, writer.rows, self._tokenizer)
         asked = [each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)]
         silent = [each for each in heard if _at_end(each)]

@@ -1,6 +1,6 @@
-"""Prompt files, which of their prompts are answered, and test sets kept out of what is trained on.
+"""Prompt files, which of their prompts are answered, and test sets kept out of training.
 
-A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Those
+A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Messages
 after the first are answered in conversations of several turns (`conversations`).
 """
 
@@ -101,7 +101,7 @@ class ExcludedTexts:
 
     @property
     def digest(self) -> str:
-        """What tells one set of texts from another, in hex digits."""
+        """The digest of the set of texts, in hex digits."""
         joined = "\0".join(sorted(self.texts)).encode()
         return hashlib.blake2b(joined, digest_size=_DIGEST_BYTES).hexdigest()
 

@@ -64,7 +64,7 @@ class CorpusRow:
 
 @dataclass(frozen=True, slots=True)
 class CorpusManifest:
-    """What a corpus is."""
+    """The description of a corpus."""
 
     target_name: str
     target_fingerprint: str
@@ -139,7 +139,7 @@ class CorpusWriter(AbstractContextManager["CorpusWriter"]):
     ) -> None:
         """Start a corpus, or go on with one of the same target and sampling.
 
-        The manifest's own counts are ignored; `licence` says that of the prompts of a source.
+        The manifest's own counts are ignored; `licence` returns that of a source's prompts.
         """
         earlier = read_manifest(path)
         if earlier is None and path.exists() and path.stat().st_size:

@@ -32,7 +32,7 @@ _HEAD_ROWS = 512
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What drafts of held-out completions gained."""
+    """The acceptance of drafts on held-out completions."""
 
     acceptance_length: float  # τ, mean tokens per verification, the target's own included
     by_source: dict[str, float]  # τ for each source of prompts
@@ -41,7 +41,7 @@ class Acceptance:
 
 
 def digest(prompt: Sequence[int] | Int[np.ndarray, " tokens"]) -> bytes:
-    """Return what decides whether the completions to a prompt are held out."""
+    """Return the digest that decides whether the completions of a prompt are held out."""
     return sha256(np.asarray(prompt, "<i4").tobytes()).digest()
 
 
@@ -71,7 +71,7 @@ def drafted_tokens(
     batch: SequenceBatch,
     anchors: Int[Array, "batch blocks"],
 ) -> Int[Array, "batch blocks slots"]:
-    """Return what the drafter drafts for every slot, target ids of its draft vocabulary.
+    """Return the drafter's token for every slot, target ids of its draft vocabulary.
 
     Each after the true tokens before it: see `tokens_before`.
     """
@@ -109,7 +109,7 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], completion_tokens: int) -> 
 def make_matches(
     recipe: AnyRecipe, model: DraftModel, *, complete: CompleteBatch, dtype: DTypeLike
 ) -> Callable[[Any, Frozen, SequenceBatch, int], Bool[Array, "anchors slots"]]:
-    """Return the function that drafts from every token of a completion and says what was right.
+    """Return a function that drafts from every token of a completion and says which are right.
 
     It takes weights, target, a batch of one row and the tokens of the completion, padding included,
     and is compiled for each shape. The arguments are those of `make_gradients`.
@@ -143,7 +143,7 @@ def make_validation(
     complete: CompleteBatch,
     dtype: DTypeLike,
 ) -> Callable[[Any, Frozen], Acceptance | None]:
-    """Return what measures acceptance on held-out rows: greedy ones, or all if none is greedy."""
+    """Return a function that measures acceptance on held-out rows: greedy ones, or else all."""
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]
     used = greedy or list(numbers)

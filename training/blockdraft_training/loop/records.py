@@ -123,7 +123,7 @@ def plot_history(entries: Sequence[dict[str, Any]], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """What a run tells while it goes on."""
+    """The progress reports of a run."""
 
     # Called with tokens done and in all while features are computed.
     features: Callable[[int, int], None]

@@ -49,7 +49,7 @@ from blockdraft_training.target import (
 
 @dataclass(frozen=True, slots=True)
 class TrainedDrafter:
-    """What a run made."""
+    """The result of a run."""
 
     model: DraftModel  # the drafter
     draft_ids: np.ndarray | None  # target ids it can draft, or None for all
@@ -74,8 +74,8 @@ class TrainedDrafter:
 def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
     """Train a drafter; continues the run in the output directory if there is one.
 
-    What does not fit, a full disk too, is a `TrainingError`; a target or a drafter that cannot be
-    loaded is a `ModelError`.
+    Settings that do not fit, and a full disk, are a `TrainingError`; a target or a drafter that
+    cannot be loaded is a `ModelError`.
     """
     settings = recipe.settings
     decoder, target = load_decoder(resolve_target(settings.target), dtype=jnp.float32)

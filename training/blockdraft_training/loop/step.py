@@ -1,6 +1,6 @@
 """One optimizer step: anchors drawn, blocks drafted, loss, gradients, update.
 
-Nothing comes back to the host: metrics add up on the device until somebody reads them.
+Nothing comes back to the host: metrics add up on the device until they are read.
 """
 
 from collections.abc import Callable
@@ -122,9 +122,9 @@ def make_gradients(
 ) -> Gradients:
     """Return the function that gives the gradients of a batch and its sums.
 
-    Anchors follow from the recipe's seed and the step: step n draws the same ones in every run. Of
-    the model only the weights that are given to the function are not its own. `dtype` is that of
-    activations and the weights' copies they meet; the weights stay float32.
+    Anchors follow from the recipe's seed and the step: step n draws the same ones in every run. The
+    weights given to the function replace those of the model. `dtype` is that of activations and of
+    the copies of weights that they are multiplied with; the weights stay float32.
     """
     settings, rebuilt, slots = recipe.settings, with_weights(model), model.config.block_size - 1
     decay = recipe.decay(model.config.block_size)

@@ -1,5 +1,5 @@
-"""What is learnt: how each draft method drafts in training, where it starts, how wrong it is.
+"""The draft methods in training: how each drafts, where its weights start, and its loss.
 
-Read `recipe` (what the loop must know of a method), `dflash` and `eagle3` (the two: many drafts in
-one pass, weights copied from the target), `objective` (anchors, labels, loss).
+Read `recipe` (the interface of a method to the loop), `dflash` and `eagle3` (the two methods: many
+drafts in one pass, weights copied from the target), `objective` (anchors, labels, loss).
 """

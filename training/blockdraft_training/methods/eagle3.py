@@ -139,8 +139,8 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
     def from_target(self, config: Eagle3Config, decoder: Decoder) -> Eagle3:
         """Return a model in float32 whose layer is the target's last one.
 
-        It reads the projected feature as the target's layer read its input; what it reads of the
-        token beside it starts as noise.
+        It reads the projected feature as the target's layer read its input; the weights for the
+        token beside it start at random.
         """
         model = Eagle3(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
         last = decoder.layers[len(decoder.layers) - 1]
@@ -177,7 +177,7 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
     def from_drafter(
         self, config: Eagle3Config, earlier: Drafter[Eagle3], draft_ids: np.ndarray | None
     ) -> Eagle3:
-        """Return a model that starts from an earlier drafter, whatever that can draft."""
+        """Return a model that starts from an earlier drafter, whatever its draft vocabulary."""
         if earlier.embedding is not None or earlier.head is not None:
             raise TrainingError(f"{self.settings.init} has an embedding or a head of its own")
         earlier.model.config = config

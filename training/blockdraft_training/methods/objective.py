@@ -1,4 +1,4 @@
-"""What a draft block should say, and how wrong it is.
+"""The labels of a draft block, and its loss.
 
 Position-weighted cross-entropy over a hot vocabulary: w_k = exp(-(k-1)/γ), since a position
 counts only if all before it were right (arXiv 2602.06036, appendix A.1). The label may be mixed
@@ -21,7 +21,7 @@ _SURVIVAL_FLOOR = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What the slots of blocks should say, over hot indices."""
+    """The labels of the slots of blocks, over hot indices."""
 
     tokens: Array  # Int[Array, "batch blocks slots"], the true token; -1 if it is not hot
     inside: Array  # Bool[Array, "batch blocks slots"], whether the completion reaches that far

@@ -1,4 +1,4 @@
-"""What a training run must know of the method whose drafter it trains, and of draft models."""
+"""The interface of a draft method to a training run, and helpers for draft models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Recipe(ABC, Generic[Config, Model]):
     ) -> Model:
         """Return the model before the first step, in float32.
 
-        `draft_ids` is what it shall be able to draft, None for all.
+        `draft_ids` are the ids that it shall be able to draft, None for all.
         """
         settings = self.settings
         given = {
