@@ -130,7 +130,9 @@ class ServiceSettings:
     server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     no_drafter: bool = setting(False, "start the service without a drafter")
-    prompt_lookup: bool = setting(False, "let the service started here draft by prompt lookup too")
+    prompt_lookup: bool = setting(
+        False, "let the service started here draft by prompt lookup too", alias="lookup"
+    )
     dtype: Dtype = setting("auto", DTYPE_HELP)
     draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     max_sequences: int | None = setting(
