@@ -85,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
                 plan = plan.watching(stack.enter_context(held_port()))
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            logger.error("%s", error)
+            if sys.stderr.isatty() and process.log_format == "text":
+                print(f"blockdraft serve: {error}", file=sys.stderr)
+            else:
+                logger.error("%s", error)
             return USAGE_STATUS
         return asyncio.run(_supervise(plan, settings))
 
@@ -243,9 +246,9 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     finally:
         if following is not None:
             following.cancel()
+        supervisor.output.drain()
         if display is not None:
             display.close()
-        supervisor.output.drain()
     return EXIT_INTERRUPTED if received and received[0] is signal.SIGINT else 0
 
 

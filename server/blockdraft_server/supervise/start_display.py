@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from blockdraft_server.supervise.plan import ChildSpec
 
 _POLL_SECONDS = 0.5
 _DRAW_SECONDS = 0.2
-# Lines of the log with these levels are not shown before the service is ready.
-_QUIET_LEVELS = (b"DEBUG", b"INFO")
+# A line of the log: level, process, message.
+_LOGGED = re.compile(r"\S+Z ([A-Z]+) +(\S+) [\w.]+: (.*)")
+_STYLES = {"WARNING": "yellow", "ERROR": "red"}
 # Beyond this a count is one of bytes, of which the bar says enough.
 _MOST_COUNTED = 10_000
 
@@ -79,9 +81,14 @@ class StartDisplay:
         if self._closing.is_set():
             self._drawing.join()
             return self._sink.write(data)
-        for line in data.splitlines():
-            if not any(level in _QUIET_LEVELS for level in line.split(maxsplit=2)[1:2]):
-                self._progress.console.print(Text(line.decode(errors="replace")), soft_wrap=True)
+        for line in data.decode(errors="replace").splitlines():
+            logged = _LOGGED.fullmatch(line)
+            # What is of interest in a start, the bars show.
+            if logged is None:
+                self._progress.console.print(Text(line), soft_wrap=True)
+            elif style := _STYLES.get(logged[1]):
+                text = Text(f"{logged[2]}: {logged[3]}", style)
+                self._progress.console.print(text, soft_wrap=True)
         return len(data)
 
     def flush(self) -> None:

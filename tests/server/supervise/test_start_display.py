@@ -27,7 +27,8 @@ def test_bars_and_warnings_first_and_every_line_afterwards() -> None:
         assert "50000000" not in drawn.getvalue()
         output.write(INFO + WARNING + "Traceback: why\n")
         until(lambda: "Traceback: why" in drawn.getvalue())
-        assert WARNING.strip() in drawn.getvalue()
+        assert "verifier: the disk is [full]" in drawn.getvalue()
+        assert "a.b" not in drawn.getvalue()
         assert "compiled 3 of 20" not in drawn.getvalue()
     finally:
         display.close()
