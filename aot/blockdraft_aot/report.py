@@ -42,7 +42,8 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
         if role.pages is not None:
             fitting = batch_by_context(role.pages, limits.page_size, limits.max_context_tokens)
             batches = ", ".join(f"{batch} x {length}" for length, batch in fitting.items())
-            parts += [f"pages that fit: {role.pages} (--num-pages); sequences x tokens: {batches}"]
+            room = f"{memory.left / (1 << 30):.1f}GiB"
+            parts += [f"fits: --kv-cache-memory {room}; sequences x tokens: {batches}"]
         parts += [""]
     parts += ["Modelled from compiled programs; nothing was run."]
     return "\n".join(parts) + "\n"

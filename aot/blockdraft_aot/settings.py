@@ -21,7 +21,13 @@ class ServingLimits:
 
     max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
     max_step_tokens: int = setting(1024, "most tokens of one forward pass", minimum=1)
-    max_context_tokens: int = setting(4096, "most tokens of one sequence", minimum=1)
+    max_context_tokens: int = setting(
+        4096,
+        "most tokens of one sequence",
+        flag="max-model-len",
+        alias="max-context-tokens",
+        minimum=1,
+    )
     page_size: int = setting(32, "tokens per page of the KV cache", minimum=1)
     least_step_tokens: int | None = setting(
         None, "fewest tokens of a compiled step of the verifier; unset: 16", minimum=1
@@ -42,7 +48,7 @@ class SurveySettings:
     context_tokens: int = setting(
         1024,
         "tokens that each sequence has already, for the modelled cost of attention; at most "
-        "--max-context-tokens",
+        "--max-model-len",
         minimum=0,
     )
     ends_only: bool = setting(
@@ -98,6 +104,6 @@ class CompileSettings:
         check(self)
         if self.survey.context_tokens > self.limits.max_context_tokens:
             raise ValueError(
-                f"--context-tokens must be at most --max-context-tokens, "
+                f"--context-tokens must be at most --max-model-len, "
                 f"got {self.survey.context_tokens}"
             )

@@ -24,7 +24,7 @@ from blockdraft_bench.settings import ProcessorSettings
 from blockdraft_bench.statistics import median
 from blockdraft_client.cli.demo import DEFAULT_PROMPT
 from blockdraft_drafter.app import load_method
-from blockdraft_models.executables import keep_executables
+from blockdraft_models.executables import keep_executables, require_devices
 from blockdraft_models.precision import cpu_bfloat16_speedup, serving_dtype
 from blockdraft_models.processor import this_processor, usable_cores
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
@@ -77,6 +77,7 @@ def measure_here(settings: ProcessorSettings) -> Row:
         raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
     processor = this_processor()
     keep_executables()
+    require_devices()
     target = resolve_target(settings.target)
     span = AT_START if settings.quick else ON_REQUEST
     with tempfile.TemporaryDirectory() as fresh:

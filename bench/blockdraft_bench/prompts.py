@@ -6,7 +6,7 @@ from pathlib import Path
 from blockdraft_bench.datasets import choose_samples, read_datasets
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.settings import PromptSettings
-from blockdraft_models.executables import keep_executables
+from blockdraft_models.executables import keep_executables, require_devices
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
 
@@ -50,6 +50,7 @@ def prepare(settings: PromptSettings) -> Prepared:
     """Return the prompts that the settings choose from their datasets."""
     datasets = read_datasets(settings.dataset, settings.datasets_dir)
     keep_executables()
+    require_devices()
     target = resolve_target(settings.target)
     tokenizer = load_tokenizer(target)
     prompt_sets = []

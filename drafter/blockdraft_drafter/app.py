@@ -5,12 +5,17 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import grpc
 import ml_dtypes
 import numpy as np
+from flax import nnx
+from jaxtyping import DTypeLike
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from blockdraft_drafter.compiled import buffer
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.learning.learner import Learner
@@ -21,12 +26,13 @@ from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.precision import serving_dtype
-from blockdraft_models.weights.loading import load_embedding_and_head
+from blockdraft_models.memory import cache_budget_bytes
+from blockdraft_models.precision import cache_dtype, serving_dtype
+from blockdraft_models.weights.loading import Checkpoint, load_embedding_and_head
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
-from blockdraft_runtime.event_loop import Loading, return_free_memory
+from blockdraft_runtime.event_loop import Loading, Report, return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
 from blockdraft_runtime.status import add_strictly
@@ -71,7 +77,9 @@ class DrafterApp:
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
-        load = functools.partial(load_method, self._settings, count, self._counts)
+        load = functools.partial(
+            load_method, self._settings, count, self._counts, self.loading.report
+        )
         loaded = await self.loading.run(load)
         self._service.serve(loaded)
         self._learner = loaded.learner
@@ -91,7 +99,7 @@ class DrafterApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Return what the method holds."""
-        return self._service.state()
+        return self._service.state() or self.loading.stage
 
     def _fail(self) -> None:
         self.failed = True
@@ -102,6 +110,7 @@ def load_method(
     settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
     counts: LearningMetrics | None = None,
+    report: Report = lambda stage, done, total: None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps."""
     dtype = serving_dtype(settings.dtype)
@@ -112,6 +121,7 @@ def load_method(
         target, checkpoint = load_embedding_and_head(
             path, dtype=dtype, placement=placement, progress=progress
         )
+    report("loading the drafter", 0, 0)
     learning = None
     if settings.learning.enabled:
         learning = begin_learning(settings, checkpoint, dtype)
@@ -131,14 +141,14 @@ def load_method(
         form = "raw" if learning is not None and learning.store.base() is None else "projected"
     capacity = Capacity(
         max_sequences=settings.max_sequences,
-        max_context_tokens=settings.max_context_tokens,
+        max_context_tokens=_most_positions(settings, drafter, checkpoint, dtype),
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
         projected=form == "projected",
     )
     method = CompiledMethod(drafter, target, capacity, on_recompilation, placement=placement)
     loaded = time.perf_counter()
-    method.warm_up()
+    method.warm_up(functools.partial(report, "compiling drafts"))
     return_free_memory()
     logger.info(
         "drafter %s (%s) for target %s: loaded in %.1f s, warm in %.1f s, %.1f ms a step",
@@ -153,3 +163,27 @@ def load_method(
     if learning is not None:
         learner = make_learner(learning, settings.learning, method, checkpoint, dtype, counts)
     return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint, learner)
+
+
+def _most_positions(
+    settings: DrafterSettings, drafter: Drafter[Any], target: Checkpoint, dtype: DTypeLike
+) -> int:
+    """Return the capacity of a slot: as asked, or what the target may need and memory holds."""
+    if settings.max_model_len is not None:
+        return settings.max_model_len
+    limit = target.config.max_position_embeddings
+    capacity = buffer.fitting_capacity(
+        drafter.model.config.decoder,
+        slots=settings.max_sequences,
+        dtype=cache_dtype(dtype),
+        budget_bytes=cache_budget_bytes(nnx.state(drafter.model)),
+    )
+    if capacity >= limit:
+        return limit
+    if capacity == 0:
+        raise ValueError("there is no memory for --max-sequences: lower it, or set --max-model-len")
+    logger.warning(
+        "memory holds the first %d tokens of a sequence; longer ones are decoded undrafted",
+        capacity,
+    )
+    return capacity

@@ -73,9 +73,9 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._sessions: set[Session] = set()
 
     def state(self) -> dict[str, object]:
-        """Return what the method holds, stream by stream, as values that JSON can hold."""
+        """Return what the method holds, stream by stream, for JSON; nothing while it loads."""
         if self._loaded is None:
-            return {"loading": True}
+            return {}
         spec, pool, learner = self._loaded.method.spec, self._loaded.pool, self._loaded.learner
         return {
             "drafter": f"{spec.name}:{spec.fingerprint}",

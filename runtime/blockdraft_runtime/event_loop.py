@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 # Holds are told too short by up to this; looking more often would cost more than it tells.
@@ -15,6 +15,9 @@ TICK_SECONDS = 0.01
 WINDOW_SECONDS = 60.0
 
 T = TypeVar("T")
+
+Report = Callable[[str, int, int], None]
+"""Takes the stage of a start, how much of it is done, and the total, 0 if unknown."""
 
 
 class Loading:
@@ -27,6 +30,16 @@ class Loading:
     def __init__(self) -> None:
         """Begin with `run`."""
         self._thread: threading.Thread | None = None
+        self._stage: dict[str, object] = {"stage": "starting"}
+
+    @property
+    def stage(self) -> Mapping[str, object]:
+        """What the function reported last: `stage`, and how much is `done` of the `total`."""
+        return self._stage
+
+    def report(self, stage: str, done: int = 0, total: int = 0) -> None:
+        """Take note of how far loading is; any thread may call this. A total of 0 is unknown."""
+        self._stage = {"stage": stage, "done": done, "total": total}
 
     async def run(self, function: Callable[[], T]) -> T:
         """Return what `function` returns, or raise what it raises."""

@@ -46,7 +46,7 @@ def test_the_table_and_what_fits() -> None:
     assert memory.endswith(
         "weights 2.50, kv_cache 0.00, temporaries 0.50, results 0.00, code 0.00; left 7.00 of 10.0"
     )
-    assert "pages that fit: 300 (--num-pages); sequences x tokens: 2 x 4096, 4 x 2048" in pages
+    assert "fits: --kv-cache-memory 6.5GiB; sequences x tokens: 2 x 4096, 4 x 2048" in pages
 
 
 def test_json_says_the_same() -> None:

@@ -29,6 +29,7 @@ from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSetting
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings, TlsSettings
 from blockdraft_runtime.settings.verifier import (
+    CacheSettings,
     EngineSettings,
     SchedulerSettings,
     VerifierSettings,
@@ -240,12 +241,10 @@ class Stack:
             target=str(self.target),
             drafter_address=self.proxies[f"{name}-drafter"].address,
             drafter_wait_seconds=60.0,
+            # Fewer pages than all sequences could want: some are preempted.
+            cache=CacheSettings(max_model_len=256, num_pages=64),
             engine=EngineSettings(
-                scheduler=SchedulerSettings(
-                    max_sequences=SEQUENCES, max_step_tokens=32, max_context_tokens=256
-                ),
-                # Fewer than all sequences could want: some are preempted.
-                num_pages=64,
+                scheduler=SchedulerSettings(max_sequences=SEQUENCES, max_step_tokens=32),
                 dtype="bfloat16",
                 draft_policy="fixed",
             ),
@@ -258,7 +257,7 @@ class Stack:
             target=str(self.target),
             drafter=str(self._folder / "drafter") if self._learns else "random",
             max_sequences=2 * SEQUENCES,
-            max_context_tokens=256,
+            max_model_len=256,
             dtype="bfloat16",
             learning=LearningSettings(self._learns, self.learning, LIMIT_BYTES, SHARE),
             process=ProcessSettings(

@@ -39,8 +39,8 @@ SMALL = {
     "DTYPE": "bfloat16",
     "MAX_SEQUENCES": "4",
     "MAX_STEP_TOKENS": "32",
-    "MAX_CONTEXT_TOKENS": "256",
-    "NUM_PAGES": "384",
+    "MAX_MODEL_LEN": "256",
+    "KV_CACHE_MEMORY": "16MiB",
     "PAGE_SIZE": "16",
 }
 

@@ -79,7 +79,7 @@ def test_they_draft_what_their_target_says(
         target=TARGET,
         drafter=spec_name,
         max_sequences=1,
-        max_context_tokens=256,
+        max_model_len=256,
         max_feature_rows=128,
     )
     loaded = load_method(config)

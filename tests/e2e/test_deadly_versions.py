@@ -49,7 +49,7 @@ async def test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two
             target=str(folder / "target"),
             drafter="random",
             max_sequences=1,
-            max_context_tokens=64,
+            max_model_len=64,
             max_feature_rows=8,
             dtype="float32",
             learning=LearningSettings(enabled=True, directory=folder / "learn"),

@@ -32,7 +32,7 @@ COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jax
 
 @contextlib.asynccontextmanager
 async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
-    service, health = VerifierService(ENGINE), HealthServicer()
+    service, health = VerifierService(), HealthServicer()
     service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
     server = grpc.aio.server()
     add_VerifierServiceServicer_to_server(service, server)

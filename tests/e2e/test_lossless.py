@@ -116,7 +116,7 @@ class Setting:
             target=str(self.path),
             drafter=spec,
             max_sequences=self.config.scheduler.max_sequences,
-            max_context_tokens=self.config.scheduler.max_context_tokens,
+            max_model_len=self.config.scheduler.max_context_tokens,
             max_feature_rows=self.config.scheduler.max_step_tokens,
             feature_form=feature_form,
             block_size=BLOCK_SIZE,

@@ -12,7 +12,7 @@ import pytest
 
 MOST_LINES = 4
 USAGE, FAILED = 2, 1
-SERVE = ("serve", "--no-drafter")
+SERVE = ("serve", "--no-drafter", "--listen", "localhost:0")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def beside_information(lines: list[str]) -> list[str]:
         ("", USAGE, "required: COMMAND"),
         ("server-up", USAGE, "invalid choice: 'server-up'"),
         ("serve --target bad.gguf", USAGE, "bad.gguf is not a GGUF file"),
-        ("serve --target empty --no-drafter", USAGE, r"empty has no \w+.json"),
+        ("serve --listen localhost:0 --target empty --no-drafter", USAGE, r"empty has no \w+.json"),
         ("serve --target no/such/folder", USAGE, "'no/such/folder' is neither a directory nor"),
         ("serve --drafter /no/such", USAGE, "'/no/such' is neither a directory nor"),
         ("serve --drafter empty", USAGE, "config.json"),
@@ -84,6 +84,17 @@ def beside_information(lines: list[str]) -> list[str]:
         ("models --address unix:/no/such.sock", FAILED, "No such file"),
         ("generate hello --temperature hot", USAGE, "--temperature"),
         ("generate", USAGE, "prompt"),
+        (
+            "serve --listen localhost:0 --max-model-len 9000",
+            USAGE,
+            "more than the 8192 tokens the model was made for",
+        ),
+        (
+            "serve --listen localhost:0 --kv-cache-memory 1MiB --max-model-len 64",
+            USAGE,
+            "raise --kv-cache-memory to",
+        ),
+        ("serve --kv-cache-memory lots", USAGE, "such as 512MiB or 4GiB, got 'lots'"),
         ("bench decode --dataset gsm8k", USAGE, "--dataset starter"),
         ("bench decode --dataset gsm9k", USAGE, "'gsm9k' is neither"),
         ("train corpus --prompts none.jsonl --output a.jsonl", FAILED, "none.jsonl does not exist"),
@@ -104,9 +115,17 @@ def test_a_mistake_is_told_in_a_few_lines(
     assert found == code
 
 
-def test_jax_without_its_plugin(folder: Path) -> None:
-    code, lines = run(folder, *SERVE, JAX_PLATFORMS="cuda")
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (" ".join(SERVE), USAGE),
+        ("bench decode", FAILED),
+        ("train corpus --self-chat 1 --output a.jsonl", FAILED),
+    ],
+)
+def test_jax_without_its_plugin(folder: Path, command: str, code: int) -> None:
+    found, lines = run(folder, *command.split(), JAX_PLATFORMS="cuda")
     said = [line for line in lines if "JAX cannot use JAX_PLATFORMS=cuda" in line]
     assert len(said) == 1
     assert len(beside_information(lines)) <= MOST_LINES, lines
-    assert code == USAGE
+    assert found == code

@@ -83,7 +83,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     address = f"127.0.0.1:{port + 3}"
     flags = f"""
         --listen {address} --target {directory / "target"} --drafter random --dtype bfloat16
-        --max-sequences 4 --max-step-tokens 16 --max-context-tokens 256 --draft-policy fixed
+        --max-sequences 4 --max-step-tokens 16 --max-model-len 256 --draft-policy fixed
         --metrics-port {port} --run-dir {directory} --log-format json --log-level debug
         --draft-timeout {DRAFT_TIMEOUT_SECONDS} --hang-timeout 6
     """

@@ -40,7 +40,7 @@ ENGINE = EngineSettings(
     num_pages=32,
     scheduler=SchedulerSettings(max_sequences=1, max_step_tokens=4, max_context_tokens=64),
 )
-FLAGS = ("--max-sequences", "1", "--max-step-tokens", "4", "--max-context-tokens", "64")
+FLAGS = ("--max-sequences", "1", "--max-step-tokens", "4", "--max-model-len", "64")
 CACHE = ("--page-size", "4", "--num-pages", "32")
 REQUESTS = (
     GenerationRequest("greedy", (5, 6, 7, 8, 9), max_output_tokens=12),
@@ -177,7 +177,7 @@ def test_two_processes_decode_what_one_does_and_drain_together(
     hosts.target = deep_target
     drafter = hosts.start(
         *("drafter", "drafter", "--drafter", "random", "--block-size", "4"),
-        *("--max-sequences", "1", "--max-context-tokens", "64"),
+        *("--max-sequences", "1", "--max-model-len", "64"),
     )
     flags = ("--drafter", drafter.address, "--draft-policy", "fixed")
     leader, follower = (hosts.verifier(number, *flags) for number in (0, 1))

@@ -20,7 +20,7 @@ from tests.fuzz.services import (
     verifier_methods,
 )
 from tests.server.support import running_server, settings_for, until
-from tests.verifier.support import CONFIG, TINY_ENGINE, make_engine, tiny_decoder
+from tests.verifier.support import CONFIG, make_engine, tiny_decoder
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2
@@ -71,7 +71,7 @@ async def test_messages_to_the_server() -> None:
 async def test_messages_to_the_verifier(tmp_path: Path) -> None:
     engine = make_engine(tiny_decoder())
     engine.start()
-    service = VerifierService(TINY_ENGINE)
+    service = VerifierService()
     service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_strictly(add_VerifierServiceServicer_to_server, service, server)

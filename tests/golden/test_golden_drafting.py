@@ -72,7 +72,7 @@ def load(target: str, drafter: str) -> InProcessDecoder:
             target=target,
             drafter=drafter,
             max_sequences=1,
-            max_context_tokens=CONTEXT_TOKENS,
+            max_model_len=CONTEXT_TOKENS,
             max_feature_rows=STEP_TOKENS,
             block_size=BLOCK_SIZES["eagle3"],
             dtype="float32",

@@ -15,7 +15,7 @@ pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
 
 LIMITS = (
-    *("--max-sequences", "4", "--max-step-tokens", "64", "--max-context-tokens", "256"),
+    *("--max-sequences", "4", "--max-step-tokens", "64", "--max-model-len", "256"),
     *("--context-tokens", "128", "--block-size", "4", "--page-size", "16"),
     *("--prompt-lookup-block", "1"),
 )

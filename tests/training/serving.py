@@ -23,7 +23,7 @@ def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> D
             target=str(target),
             drafter=str(drafter),
             max_sequences=SEQUENCES,
-            max_context_tokens=longest,
+            max_model_len=longest,
             max_feature_rows=rows,
         )
     ).method

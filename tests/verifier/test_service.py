@@ -153,7 +153,7 @@ class Served:
 
 @asynccontextmanager
 async def served(engine: Engine, socket: Path) -> AsyncIterator[Served]:
-    service = VerifierService(ENGINE)
+    service = VerifierService()
     server = grpc.aio.server()
     add_VerifierServiceServicer_to_server(service, server)
     server.add_insecure_port(f"unix:{socket}")
@@ -312,7 +312,7 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_every_call_gets_an_error_of_its_own_while_the_model_is_loaded() -> None:
-    service, frames = VerifierService(ENGINE), []
+    service, frames = VerifierService(), []
     for _ in range(3):
         with pytest.raises(ServiceError, match="being loaded") as raised:
             service._ready()

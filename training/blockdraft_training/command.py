@@ -52,10 +52,11 @@ def run_subcommand(command: str, args: argparse.Namespace) -> int:
 
 def _make_corpus(args: argparse.Namespace) -> int:
     settings = _CORPUS.read(args)
-    from blockdraft_models.executables import keep_executables
+    from blockdraft_models.executables import keep_executables, require_devices
     from blockdraft_training.corpus.maker import CorpusMaker
 
     keep_executables()
+    require_devices()
     summary = CorpusMaker(settings).make()
     if args.json:
         print(json.dumps(summary.to_json(), ensure_ascii=False))
@@ -85,12 +86,13 @@ def _train_eagle3(args: argparse.Namespace) -> int:
 
 def _train(recipe: "AnyRecipe", *, as_json: bool) -> int:
     """Train; the result goes to stdout, progress to stderr, the drafter to `OUTPUT/drafter`."""
-    from blockdraft_models.executables import keep_executables
+    from blockdraft_models.executables import keep_executables, require_devices
     from blockdraft_training.export import export_drafter
     from blockdraft_training.loop.records import plot_history, progress_reporter
     from blockdraft_training.loop.run import train
 
     keep_executables()
+    require_devices()
     settings = recipe.settings
     with progress_reporter() as report:
         trained = train(recipe, report)

@@ -16,6 +16,7 @@ from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import Loading, return_free_memory
+from blockdraft_runtime.settings.process import model_name
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.drafting.link import GrpcDraftLink
@@ -57,7 +58,7 @@ class VerifierApp:
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(registry)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
-        self._service = VerifierService(settings.engine)
+        self._service = VerifierService()
         self._leader: StepLeader | None = None
         self._watching: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
@@ -94,22 +95,23 @@ class VerifierApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Return what the engine is doing."""
-        return {"loading": True} if self.engine is None else engine_state(self.engine)
+        return dict(self.loading.stage) if self.engine is None else engine_state(self.engine)
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
-        runner, checkpoint, computation, mirror = load_target(settings)
+        runner, checkpoint, computation, mirror = load_target(settings, self.loading.report)
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(partial(_leave, on_failure))
         link = None
         if settings.drafter_address is not None:
+            self.loading.report("waiting for the drafter")
             link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
             if link.wait(settings.drafter_wait_seconds) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
         engine = Engine(
             runner,
-            settings.engine,
+            runner.settings,
             link,
             checkpoint.config.vocab_size,
             self._metrics,
@@ -117,24 +119,29 @@ class VerifierApp:
             on_failure=on_failure,
             self_test=partial(enforce, runner, allow_inexact=settings.engine.allow_inexact),
         )
+        name = model_name(settings.target)
         started = time.perf_counter()
-        engine.warm_up(report_compiled)
+        engine.warm_up(self._report_compiled)
         return_free_memory()
         logger.info("warmed up in %.1f s", time.perf_counter() - started)
         self._metrics.build.labels(
             version(),
-            checkpoint.config.name,
+            name,
             computation.target_fingerprint,
             computation.dtype,
         ).set(1)
         engine.start()
         self._service.open(
             engine,
-            checkpoint.config.name,
+            name,
             computation,
             checkpoint.config.vocab_size,
         )
         return engine
+
+    def _report_compiled(self, done: int, total: int) -> None:
+        self.loading.report("compiling steps" if done < total else "measuring steps", done, total)
+        report_compiled(done, total)
 
 
 class FollowerApp:

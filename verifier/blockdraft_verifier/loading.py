@@ -6,16 +6,24 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+from flax import nnx
+from jax.sharding import Mesh
 
+from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
-from blockdraft_models.precision import serving_dtype
+from blockdraft_models.memory import cache_budget_bytes
+from blockdraft_models.precision import cache_dtype, serving_dtype
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_runtime.event_loop import Report
+from blockdraft_runtime.settings.process import model_name, size_text
+from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSettings
 from blockdraft_verifier.computation import Computation, compiler, device_kind
+from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.sizes import sized
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
     StepLeader,
@@ -38,7 +46,9 @@ class LoadedTarget(NamedTuple):
     mirror: StepLeader | StepFollower | None
 
 
-def load_target(settings: VerifierSettings) -> LoadedTarget:
+def load_target(
+    settings: VerifierSettings, report: Report = lambda stage, done, total: None
+) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come.
 
     It raises `ValueError` if it cannot be loaded, or what the others run differs, and
@@ -51,21 +61,28 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
     with show_progress(f"Loading {settings.target}") as progress:
+
+        def shown(done: int, total: int) -> None:
+            progress(done, total)
+            report("loading weights", done, total)
+
         decoder, checkpoint = load_decoder(
             path,
             dtype=dtype,
             weights=settings.engine.weights,
             placement=placement,
-            progress=progress,
+            progress=shown,
         )
     if jax.default_backend() == "tpu":
         decoder = ScannedDecoder(decoder, placement)
     logger.info(
         "loaded %s (%s) in %.1f s",
-        checkpoint.config.name,
+        model_name(settings.target),
         checkpoint.fingerprint,
         time.perf_counter() - started,
     )
+    mesh = None if placement is None else placement.mesh
+    engine = sized_for(decoder, settings, mesh)
     computation = Computation(
         checkpoint.fingerprint,
         dtype.name,
@@ -77,16 +94,43 @@ def load_target(settings: VerifierSettings) -> LoadedTarget:
     mirror = None
     if settings.slice is not None:
         # Whatever shapes or contents of the steps depend on.
-        what_runs = f"{computation.fingerprint} {settings.engine}"
+        what_runs = f"{computation.fingerprint} {engine}"
         mirror = join_slice(settings.slice.leader_host, what_runs)
     runner = ModelRunner(
         decoder,
-        settings.engine,
-        None if placement is None else placement.mesh,
+        engine,
+        mesh,
         mirror if isinstance(mirror, StepLeader) else None,
     )
     computation = replace(computation, product_forms=runner.product_forms)
     return LoadedTarget(runner, checkpoint, computation, mirror)
+
+
+def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -> EngineSettings:
+    """Return the engine's settings with the sizes that a target and its devices allow."""
+    engine = settings.engine
+    page = CacheLayout.of(
+        decoder.config,
+        1,
+        engine.page_size,
+        cache_dtype(decoder.embedding.table[...].dtype),
+        mesh=mesh,
+        stacked=isinstance(decoder, ScannedDecoder),
+    )
+    engine = sized(
+        engine,
+        settings.cache,
+        model_limit=decoder.config.max_position_embeddings,
+        page_bytes=page.page_bytes,
+        budget_bytes=cache_budget_bytes(nnx.state(decoder)),
+    )
+    logger.info(
+        "sequences of up to %d tokens, a KV cache of %s for %d tokens",
+        engine.scheduler.max_context_tokens,
+        size_text(engine.num_pages * page.page_bytes),
+        engine.num_pages * engine.page_size,
+    )
+    return engine
 
 
 def report_compiled(done: int, total: int) -> None:

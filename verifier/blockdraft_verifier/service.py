@@ -11,7 +11,6 @@ import grpc
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
-from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.computation import Computation, Rounding
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
@@ -35,9 +34,8 @@ class _Served(NamedTuple):
 class VerifierService(VerifierServiceServicer):
     """Streams tokens from the engine to callers."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self) -> None:
         """Answer UNAVAILABLE until `open`."""
-        self._settings = settings
         self._served: _Served | None = None
         self._draining = False
         self._process = uuid.uuid4().hex
@@ -88,8 +86,9 @@ class VerifierService(VerifierServiceServicer):
             target_fingerprint=computation.target_fingerprint,
             computation_fingerprint=computation.fingerprint,
             vocabulary_size=vocab_size,
-            max_context_tokens=self._settings.scheduler.max_context_tokens,
-            max_sequences=self._settings.scheduler.max_sequences,
+            max_context_tokens=engine.settings.scheduler.max_context_tokens,
+            max_sequences=engine.settings.scheduler.max_sequences,
+            kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
             process=self._process,
         )
         if exactness is not None:
@@ -138,7 +137,7 @@ class VerifierService(VerifierServiceServicer):
     ) -> Sequence:
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
-        limit = self._settings.scheduler.max_context_tokens
+        limit = served.engine.settings.scheduler.max_context_tokens
         wanted = parse_request(request, served.vocab_size, limit)
         try:
             return served.engine.submit(wanted, listener, on_step_end)

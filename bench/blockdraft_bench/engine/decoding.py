@@ -264,7 +264,7 @@ def load_drafting(
             target=target,
             drafter=drafter,
             max_sequences=capacity.concurrency,
-            max_context_tokens=capacity.context_tokens,
+            max_model_len=capacity.context_tokens,
             # The features of a step of the target go to the drafter in one piece.
             max_feature_rows=PROMPT_STEP_TOKENS,
             block_size=block_size,

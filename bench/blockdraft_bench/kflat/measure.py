@@ -35,7 +35,7 @@ from blockdraft_bench.settings import TARGET_SHAPE, KFlatSettings
 from blockdraft_bench.statistics import percentiles
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.executables import keep_executables
+from blockdraft_models.executables import keep_executables, require_devices
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -69,6 +69,7 @@ def measure(settings: KFlatSettings, run: Run) -> Result:
     if settings.runs:
         # What is compiled for other chips cannot be loaded here again.
         keep_executables()
+        require_devices()
     path = resolve_target(settings.target)
     checkpoint = load_checkpoint_config(path)
     target = Target.of(checkpoint)

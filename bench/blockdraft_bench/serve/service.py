@@ -109,7 +109,7 @@ def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> l
         "--dtype": engine.dtype,
         "--max-sequences": limits.max_sequences,
         "--max-step-tokens": limits.max_step_tokens,
-        "--max-context-tokens": limits.max_context_tokens,
+        "--max-model-len": limits.max_context_tokens,
         "--num-pages": engine.num_pages,
         "--draft-policy": engine.draft_policy,
     }

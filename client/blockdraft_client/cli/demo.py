@@ -80,7 +80,7 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     needed = len(args.prompt.encode()) + TEMPLATE_TOKENS + ANSWER_TOKENS
     context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
     arguments = ["--target", args.model, "--max-sequences", "1"]
-    arguments += ["--max-context-tokens", str(context)]
+    arguments += ["--max-model-len", str(context)]
     if args.drafter is not None:
         arguments += ["--drafter", args.drafter]
     return arguments

@@ -109,6 +109,18 @@ def shapes(
     return [(part, part) for _ in range(config.num_layers)]
 
 
+def fitting_capacity(
+    config: DecoderConfig, *, slots: int, dtype: DTypeLike, budget_bytes: int
+) -> int:
+    """Return the most positions per slot, whole chunks, of a buffer of so many bytes.
+
+    As if one device held it all.
+    """
+    chunk = shapes(config, slots=slots, capacity=CHUNK, dtype=dtype)
+    chunk_bytes: int = sum(part.size * part.dtype.itemsize for pair in chunk for part in pair)
+    return budget_bytes // chunk_bytes * CHUNK
+
+
 def allocate(shapes: Any) -> Any:
     """Return zeros of some shapes, types and places, in the same pytree."""
     return jax.tree.map(

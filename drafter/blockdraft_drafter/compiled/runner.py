@@ -93,13 +93,18 @@ class CompiledMethod:
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
         self._cache = buffer.allocate(self._programs.cache())
 
-    def warm_up(self) -> None:
+    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
-        for size in self._programs.append_sizes:
+        appends, sizes = self._programs.append_sizes, self._programs.draft_sizes
+        total = len(appends) + len(sizes)
+        for done, size in enumerate(appends):
+            progress(done, total)
             self._append(self._pad(flatten_features([self._nowhere(1)]), size))
-        whole = self.spec.block_size - 1
-        sizes = self._programs.draft_sizes
-        self.step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
+        whole, seconds = self.spec.block_size - 1, []
+        for done, size in enumerate(sizes, len(appends)):
+            progress(done, total)
+            seconds.append(self._draft_seconds(size, whole))
+        self.step_seconds = tuple(seconds)
         if self._programs.token_by_token:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True

@@ -486,6 +486,7 @@ class VerifierServiceDescribeResponse(_message.Message):
     COMPUTATION_FINGERPRINT_FIELD_NUMBER: _builtins.int
     EXACTNESS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    KV_CACHE_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -503,6 +504,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     """
     process: _builtins.str
     """Random name of the process: another one says that the verifier was started again."""
+    kv_cache_tokens: _builtins.int
+    """Most tokens that the KV cache holds, of all sequences together."""
     @_builtins.property
     def drafter(self) -> Global___AttachedDrafter:
         """The attached drafter; absent while none is connected."""
@@ -523,10 +526,11 @@ class VerifierServiceDescribeResponse(_message.Message):
         computation_fingerprint: _builtins.str = ...,
         exactness: Global___Exactness | None = ...,
         process: _builtins.str = ...,
+        kv_cache_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -121,6 +121,8 @@ class Setting:
         wanted = self.kind if self.kind in (bool, int, float) else str
         if self.choices:
             wanted = type(self.choices[0])
+        if self.said.parse is not None and isinstance(value, str):
+            return value
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
             raise ValueError(f"{source} must be {words[wanted]}, got {value!r}")

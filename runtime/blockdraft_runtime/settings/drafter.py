@@ -6,9 +6,9 @@ from typing import Literal
 
 from blockdraft_runtime.configuration.definition import check, group, optional_group, setting
 from blockdraft_runtime.settings.process import (
-    CONTEXT_HELP,
     DEFAULT_TARGET,
     DTYPE_HELP,
+    MODEL_LEN_HELP,
     SEQUENCES_HELP,
     TARGET_HELP,
     Dtype,
@@ -74,7 +74,7 @@ class DrafterSettings:
         common=True,
     )
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
-    max_context_tokens: int = setting(2048, CONTEXT_HELP, minimum=1)
+    max_model_len: int | None = setting(None, MODEL_LEN_HELP, alias="max-context-tokens", minimum=1)
     max_feature_rows: int = 256  # most feature rows per sequence in one request
     feature_form: SentForm = setting(
         "auto",

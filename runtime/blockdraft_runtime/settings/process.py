@@ -1,5 +1,6 @@
 """The settings that all serving processes share."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,8 +10,9 @@ from blockdraft_runtime.configuration.definition import check, required, setting
 DEFAULT_TARGET = "smollm2-135m"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
 SEQUENCES_HELP = "most sequences at once; a drafter leaves those beyond to plain decoding"
-CONTEXT_HELP = (
-    "most tokens of one sequence, prompt and completion together; the pages must hold at least one"
+MODEL_LEN_HELP = (
+    "most tokens of one sequence, prompt and completion together; unset: what the model was made "
+    "for, as far as the KV cache holds it"
 )
 WAITING_HELP = (
     "requests that may wait beyond those decoded at once; more get QUEUE_FULL, but as many replays "
@@ -24,6 +26,35 @@ DTYPE_HELP = (
 Dtype = Literal["auto", "float32", "bfloat16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.I)
+_SIZE_UNITS = "KMGT"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as `4GiB`, `500MB` or a plain number."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"must be a size such as 512MiB or 4GiB, got {text!r}")
+    unit = (found[2] or "").upper()
+    power = _SIZE_UNITS.index(unit[0]) + 1 if unit else 0
+    return int(float(found[1]) * (1024 if unit.endswith("I") else 1000) ** power)
+
+
+def size_text(size_bytes: float) -> str:
+    """Return bytes in words: `1.5 GiB`, `320 MiB`."""
+    if size_bytes >= 1 << 30:
+        return f"{size_bytes / (1 << 30):.1f} GiB"
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+def model_name(target: str) -> str:
+    """Return what a target is called: a file's or directory's name, or the hub id itself."""
+    path = Path(target).expanduser()
+    if path.suffix == ".gguf":
+        return path.stem
+    return path.resolve().name if path.is_dir() else target
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from blockdraft_runtime.settings.process import (
     WAITING_HELP,
     PeerTlsSettings,
     ProcessSettings,
+    model_name,
 )
 
 _SCHEME = "dns:"
@@ -203,9 +204,4 @@ class ServerSettings:
     @property
     def served_name(self) -> str:
         """Name of the model in requests and responses."""
-        if self.model_name is not None:
-            return self.model_name
-        path = Path(self.target).expanduser()
-        if path.suffix == ".gguf":
-            return path.stem
-        return path.resolve().name if path.is_dir() else self.target
+        return model_name(self.target) if self.model_name is None else self.model_name

@@ -12,15 +12,16 @@ from blockdraft_runtime.configuration.definition import (
     setting,
 )
 from blockdraft_runtime.settings.process import (
-    CONTEXT_HELP,
     DEFAULT_TARGET,
     DTYPE_HELP,
+    MODEL_LEN_HELP,
     SEQUENCES_HELP,
     TARGET_HELP,
     WAITING_HELP,
     Dtype,
     PeerTlsSettings,
     ProcessSettings,
+    parse_size,
 )
 from blockdraft_runtime.tpu import COORDINATOR_PORT, TpuHost
 
@@ -35,7 +36,8 @@ class SchedulerSettings:
     max_step_tokens: int = setting(
         128, "most tokens of one forward pass; at least --max-sequences", minimum=1
     )
-    max_context_tokens: int = setting(2048, CONTEXT_HELP, minimum=1, common=True)
+    # As `CacheSettings` say; most tokens of one sequence, prompt and completion together.
+    max_context_tokens: int = 2048
     max_waiting: int = setting(256, WAITING_HELP, minimum=0, common=True)
 
     def __post_init__(self) -> None:
@@ -49,17 +51,42 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """How long sequences may be and how many tokens fit; None for what model and memory allow."""
+
+    max_model_len: int | None = setting(
+        None, MODEL_LEN_HELP, alias="max-context-tokens", minimum=1, common=True
+    )
+    kv_cache_bytes: int | None = setting(
+        None,
+        "size of the KV cache on each device, such as `4GiB`; unset: what --max-sequences of full "
+        "length take, but no more than is free on an accelerator, and on CPU 1 GiB or an eighth of "
+        "the memory",
+        flag="kv-cache-memory",
+        metavar="SIZE",
+        parse=parse_size,
+        minimum=1,
+        common=True,
+    )
+    num_pages: int | None = setting(
+        None, "exact number of pages of the KV cache, in place of --kv-cache-memory", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check(self)
+        if self.kv_cache_bytes is not None and self.num_pages is not None:
+            raise ValueError("--kv-cache-memory and --num-pages exclude each other")
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How the engine loop runs."""
 
     scheduler: SchedulerSettings = group(SchedulerSettings)
     page_size: int = setting(16, "tokens per page of the KV cache", minimum=1)
-    num_pages: int = setting(
-        384,
-        "pages of the KV cache; when they run out, the youngest sequence is preempted",
-        minimum=1,
-        common=True,
-    )
+    # As `CacheSettings` say; when pages run out, the youngest sequence is preempted.
+    num_pages: int = 384
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     weights: Literal["float", "int8"] = setting(
         "float",
@@ -167,6 +194,7 @@ class VerifierSettings:
     )
     # How long start-up waits for the drafter before compiling and serving without it.
     drafter_wait_seconds: float = 120.0
+    cache: CacheSettings = group(CacheSettings)
     engine: EngineSettings = group(EngineSettings)
     compilation_cache: Path | None = setting(
         None,

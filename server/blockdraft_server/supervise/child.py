@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -30,6 +30,16 @@ _MOST_UNREAD_BYTES = 4 << 20
 _FULL_SECONDS = 0.01
 
 
+class Sink(Protocol):
+    """Takes bytes; returns how many of them it took, or None."""
+
+    def write(self, data: bytes, /) -> int | None:
+        """Take bytes."""
+
+    def flush(self) -> None:
+        """Hand on what was taken."""
+
+
 class Output:
     """Where the lines of all processes go, written by a thread.
 
@@ -38,10 +48,9 @@ class Output:
     `print` need one.
     """
 
-    def __init__(self, sink: BinaryIO | None = None) -> None:
+    def __init__(self, sink: Sink | None = None) -> None:
         """Write to a sink; None for stderr."""
-        # Unbuffered: a buffer that is locked while its reader sleeps would not let Python end.
-        self._sink = sink or open(2, "wb", buffering=0, closefd=False)  # noqa: SIM115
+        self._sink = sink or terminal()
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._changed = threading.Condition()
@@ -84,6 +93,11 @@ class Output:
                 self._unread.popleft()
                 self._unread_bytes -= len(data)
                 self._changed.notify_all()
+
+
+def terminal() -> BinaryIO:
+    """Return stderr, unbuffered: a buffer locked while its reader sleeps would not let us end."""
+    return open(2, "wb", buffering=0, closefd=False)
 
 
 class Child:

@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
@@ -26,7 +28,16 @@ from blockdraft_runtime.settings.drafter import (
     NO_DRAFTER_STATUS,
     DrafterSettings,
 )
-from blockdraft_server.supervise.plan import DRAFTER, USAGE_STATUS, ServePlan, ServeSettings
+from blockdraft_server.supervise.plan import (
+    DRAFTER,
+    USAGE_STATUS,
+    ChildSpec,
+    ServePlan,
+    ServeSettings,
+)
+
+if TYPE_CHECKING:
+    from blockdraft_server.supervise.start_display import StartDisplay
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +47,6 @@ EXIT_INTERRUPTED = 130
 
 # Packages that `--learn` needs. They are looked for but never imported by the processes that serve.
 _TRAINING = ("blockdraft_training", "optax", "orbax")
-# A drafter that is ready is found within moments; a drafter that died again is not waited for.
-_ATTACH_SECONDS = 30.0
-_LOOK_SECONDS = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
                 plan = plan.watching(stack.enter_context(held_port()))
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            logger.error("%s", error)
+            if sys.stderr.isatty() and process.log_format == "text":
+                print(f"blockdraft serve: {error}", file=sys.stderr)
+            else:
+                logger.error("%s", error)
             return USAGE_STATUS
         return asyncio.run(_supervise(plan, settings))
 
@@ -107,7 +118,9 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
     """Ask the drafter's own command, which also downloads what is on the hub."""
     # A process of its own, because this one imports no models.
     command = [sys.executable, "-m", "blockdraft_drafter"]
-    command += DRAFTER.flags(replace(drafter, find=True))
+    # The bars of the start are about to be drawn where its log would stand.
+    process = replace(drafter.process, log_level="warning" if sys.stderr.isatty() else "info")
+    command += DRAFTER.flags(replace(drafter, find=True, process=process))
     # It reads files only, and must not take a chip.
     found = subprocess.run(
         command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
@@ -184,21 +197,30 @@ def refuse_taken_port(flag: str, address: str) -> None:
 
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
+    from blockdraft_server.supervise.start_display import follow_start
+    from blockdraft_server.supervise.summary import summary
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor
 
     started = time.monotonic()
-    supervisor = Supervisor(plan.children(), hang_seconds=settings.hang_timeout_seconds)
+    children = plan.children()
+    display = _start_display(children, settings)
+    supervisor = Supervisor(children, sink=display, hang_seconds=settings.hang_timeout_seconds)
     # A slow reader of stderr, or one that has stopped, must not hold up the supervisor.
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(supervisor.output)
 
     async def announce() -> None:
-        line = await _announcement(plan, time.monotonic() - started)
-        supervisor.output.write(f"{line}\n")
+        text = await summary(plan, time.monotonic() - started)
+        if display is not None:
+            display.close()
+        supervisor.output.write(f"{text}\n")
 
     stop_requested = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop_requested, announce))
+    following = None
+    if display is not None:
+        following = asyncio.create_task(follow_start(children, supervisor.was_ready, display))
     received: list[signal.Signals] = []
 
     def on_signal(number: signal.Signals) -> None:
@@ -223,44 +245,27 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     except asyncio.CancelledError:
         return EXIT_INTERRUPTED if received[0] is signal.SIGINT else 1
     finally:
+        if following is not None:
+            following.cancel()
         supervisor.output.drain()
+        if display is not None:
+            display.close()
     return EXIT_INTERRUPTED if received and received[0] is signal.SIGINT else 0
 
 
-async def _announcement(plan: ServePlan, seconds: float) -> str:
-    """Return the line that says that everything is ready, after so many seconds."""
-    if plan.follows and plan.host is not None:
-        return (
-            f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
-            f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
-        )
-    patience = 0.0 if plan.drafter is None else _ATTACH_SECONDS
-    drafter = await describe_drafter(plan.verifier.process.address, patience)
-    what = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
-    if plan.server is not None:
-        what = f"serves {plan.server.served_name} on {plan.server.process.address}"
-    return f"blockdraft {what}, drafter: {drafter}, ready after {seconds:.1f} s"
+def _start_display(children: Sequence[ChildSpec], settings: ServeSettings) -> "StartDisplay | None":
+    """Return the bars of a start where a person watches: on a terminal, with the usual log."""
+    process = settings.server.process
+    if not sys.stderr.isatty() or (process.log_level, process.log_format) != ("info", "text"):
+        return None
+    from rich.console import Console
 
+    from blockdraft_server.supervise.child import terminal
+    from blockdraft_server.supervise.start_display import StartDisplay
 
-async def describe_drafter(verifier_address: str, patience_seconds: float) -> str:
-    """Return a few words about the drafter of a verifier; wait at most so long for it."""
-    import grpc
-
-    from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
-
-    deadline = time.monotonic() + patience_seconds
-    request = verifier_pb2.VerifierServiceDescribeRequest()
-    async with grpc.aio.insecure_channel(verifier_address) as channel:
-        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-        try:
-            description = await stub.Describe(request, timeout=5)
-            while not description.HasField("drafter") and time.monotonic() < deadline:
-                await asyncio.sleep(_LOOK_SECONDS)
-                description = await stub.Describe(request, timeout=5)
-        except grpc.aio.AioRpcError as error:
-            return f"unknown ({error.code().name})"
-    if not description.HasField("drafter"):
-        return "none"
-    drafter = description.drafter
-    training = "trained" if drafter.trained else "untrained"
-    return f"{drafter.method}, block of {drafter.block_size}, {training}"
+    names = [child.name for child in children if child.health_address is not None]
+    console = Console(stderr=True, highlight=False)
+    cache = settings.verifier.compilation_cache or default_cache_dir() / "xla"
+    first = "" if cache.exists() else "; this first start compiles, which takes minutes"
+    console.print(f"starting {', '.join(reversed(names))}{first}")
+    return StartDisplay(names[::-1], terminal(), console)

@@ -8,10 +8,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
-from blockdraft_server.supervise.child import Child, Output
+from blockdraft_server.supervise.child import Child, Output, Sink
 from blockdraft_server.supervise.plan import USAGE_STATUS, ChildSpec
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Supervisor:
         self,
         specs: Sequence[ChildSpec],
         policy: RestartPolicy | None = None,
-        sink: BinaryIO | None = None,
+        sink: Sink | None = None,
         hang_seconds: float = 10.0,
         # Downloads and compilation included; an interrupted download is resumed.
         start_seconds: float = 3600.0,
@@ -111,6 +111,10 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._was_ready = {spec.name: asyncio.Event() for spec in specs if spec.health_address}
         self._stopping = asyncio.Event()
+
+    def was_ready(self, name: str) -> bool:
+        """Whether a child has been ready."""
+        return name in self._was_ready and self._was_ready[name].is_set()
 
     async def run(
         self,

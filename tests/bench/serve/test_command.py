@@ -100,7 +100,7 @@ def test_measures_a_running_service_and_goes_on_where_it_was(
 ) -> None:
     output = tmp_path / "results"
     arguments = ["--target", str(target), "--drafter", "random", "--max-sequences", "2"]
-    arguments += ["--max-context-tokens", "76", "--max-step-tokens", "16"]
+    arguments += ["--max-model-len", "76", "--max-step-tokens", "16"]
     with own_service(arguments, 60.0) as service:
         address = service.connection.address
         common = ("--address", address, "--requests", "2", "--output", str(output))
@@ -147,7 +147,7 @@ def test_prompt_lookup_alone(
 @pytest.mark.slow
 def test_a_target_for_which_no_drafter_is_known_is_not_waited_for(target: Path) -> None:
     arguments = ["--target", str(target), "--max-sequences", "1"]
-    arguments += ["--max-context-tokens", "76", "--max-step-tokens", "16"]
+    arguments += ["--max-model-len", "76", "--max-step-tokens", "16"]
     with own_service(arguments, 60.0) as service:
         assert service.model.drafter is None
 

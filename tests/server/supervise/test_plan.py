@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.command_lines import parse
-from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings
-from blockdraft_server.supervise.command import CONFIGURATION, describe_drafter
+from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
 
 FOLDER = Path("/run/bd")
@@ -237,20 +236,6 @@ def test_a_control_address_may_be_named() -> None:
     assert addresses == ["127.0.0.1:8000", f"unix:{FOLDER}/server-2.sock"]
 
 
-async def test_the_attached_drafter_in_words() -> None:
-    fake = FakeVerifier()
-    async with running_verifier(fake) as address:
-        assert await describe_drafter(address, 0.0) == "none"
-        found = asyncio.create_task(describe_drafter(address, PATIENCE_SECONDS))
-        await asyncio.sleep(0.3)
-        assert not found.done()
-        fake.description.drafter.method = "dflash"
-        fake.description.drafter.block_size = 8
-        assert await found == "dflash, block of 8, untrained"
-        assert await describe_drafter(address, 0.0) == "dflash, block of 8, untrained"
-    assert await describe_drafter(address, 0.0) == "unknown (UNAVAILABLE)"
-
-
 ROLE = """
 import os, signal, sys
 import grpc
@@ -272,7 +257,7 @@ server.stop(None)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-async def test_serve_announces_itself_in_one_line_and_drains_in_order(
+async def test_serve_announces_itself_and_drains_in_order(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     # Stand in for the processes, which need models.
@@ -290,7 +275,9 @@ async def test_serve_announces_itself_in_one_line_and_drains_in_order(
     )
     assert process.stderr is not None
     line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_SECONDS)
-    assert line.startswith(b"blockdraft serves smollm2-135m on localhost:0, drafter: unknown")
+    assert line.startswith(b"blockdraft serves smollm2-135m on localhost:0, ready after")
+    line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_SECONDS)
+    assert line == b"  verifier   unknown (UNIMPLEMENTED)\n"
     process.send_signal(number)
     rest = await asyncio.wait_for(process.stderr.read(), PATIENCE_SECONDS)
     assert rest.split(b"\n") == [b"server stops", b"verifier stops", b"drafter stops", b""]

@@ -11,6 +11,7 @@ from tests.verifier.support import TINY_ENGINE
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import (
+    CacheSettings,
     SchedulerSettings,
     SliceSettings,
     VerifierSettings,
@@ -27,7 +28,8 @@ def settings(tmp_path: Path) -> VerifierSettings:
     write_hf_checkpoint(decoder, tmp_path)
     # Few shapes to compile.
     engine = replace(TINY_ENGINE, scheduler=SchedulerSettings(2, 4, 96))
-    return VerifierSettings(target=str(tmp_path), engine=engine, self_test=True)
+    cache = CacheSettings(max_model_len=96, num_pages=engine.num_pages)
+    return VerifierSettings(target=str(tmp_path), cache=cache, engine=engine, self_test=True)
 
 
 def test_it_says_what_holds_here(

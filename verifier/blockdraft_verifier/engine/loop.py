@@ -65,7 +65,7 @@ class Engine:
     ) -> None:
         """Drive `runner`; `warm_up` must follow before `step` or `start`."""
         self._runner = runner
-        self._settings = settings
+        self.settings = settings
         self.metrics = metrics
         self._guard = guard
         self._self_test = self_test
@@ -109,7 +109,7 @@ class Engine:
     ) -> Sequence:
         """Queue a request; both listeners are called on the engine's thread."""
         self._refuse_if_stopping()
-        limits = self._settings.scheduler
+        limits = self.settings.scheduler
         room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)
         held = len(self._held)
         if held >= room:
@@ -234,13 +234,13 @@ class Engine:
             measured = self._test_exactness(measured)
             costs = CostModel(measured.seconds, measured.context_seconds)
             self.lengths.costs = costs
-            self.watch.expect(measured.slowest(self._settings.scheduler.max_context_tokens))
+            self.watch.expect(measured.slowest(self.settings.scheduler.max_context_tokens))
             if self._guard is not None:
                 self._guard.arm()
             if features.layer_ids:
                 self._features = FeatureStore(
-                    self._settings.num_pages,
-                    self._settings.page_size,
+                    self.settings.num_pages,
+                    self.settings.page_size,
                     self._runner.feature_width,
                     FEATURE_DTYPE,
                 )
@@ -267,7 +267,7 @@ class Engine:
         arrived = self.drafts.poll()
         if arrived is not None:
             self._adopt(arrived, lambda done, total: None)
-        return self._collect("all" if self._settings.draft_groups == 1 else "none")
+        return self._collect("all" if self.settings.draft_groups == 1 else "none")
 
     def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
         assert self.drafts is not None
@@ -284,7 +284,7 @@ class Engine:
     def _plan(self) -> tuple[tuple[Row, ...], bool]:
         """Return the rows of the next step, and whether a sequence was preempted for them."""
         max_rows = None
-        if self._settings.draft_groups == 2 and self.drafter is not None:
+        if self.settings.draft_groups == 2 and self.drafter is not None:
             max_rows = -(-len(self.scheduler.running) // 2)
         rows = self.scheduler.plan(max_rows, self.lengths.prompt_room)
         preempted = list(self.scheduler.preempted)
@@ -310,8 +310,8 @@ class Engine:
         wanted = self.lengths.wanted(self.scheduler.running, block_size, prompt_tokens)
         if wanted and self.drafts is not None and drafter is not None:
             usual = self.lengths.wait_seconds(wanted)
-            patient = max(self._settings.draft_patience_seconds, usual)
-            patient = min(patient, self._settings.draft_timeout_seconds)
+            patient = max(self.settings.draft_patience_seconds, usual)
+            patient = min(patient, self.settings.draft_timeout_seconds)
             self.drafts.request(wanted, patient, least_chance=self.lengths.least_chance)
         if self.drafts is not None and drafter is not None and drafter.learns:
             self.drafts.send_to_learn(self.scheduler.running)
@@ -323,7 +323,7 @@ class Engine:
     def _next_step_waits(self) -> bool:
         """Whether the next step cannot be launched at once, so that there is time before it."""
         running = self.scheduler.running
-        waits = any if self._settings.draft_groups == 1 else all
+        waits = any if self.settings.draft_groups == 1 else all
         return not running or waits(sequence.awaiting_draft for sequence in running)
 
     def _forget(self, sequence: Sequence) -> None:

@@ -1,0 +1,37 @@
+"""How much memory of a device a KV cache may take."""
+
+import os
+from pathlib import Path
+
+import jax
+
+# The rest of an accelerator's memory is for what steps compute with.
+_ACCELERATOR_SHARE = 0.85
+# Memory of a CPU is shared with other processes, and a cache takes all of its memory at once.
+_CPU_SHARE = 1 / 8
+_MOST_CPU_BYTES = 1 << 30
+# Of a container, by version 2 of control groups; `max` for none.
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def cache_budget_bytes(weights: object) -> int:
+    """Return the bytes of each device that a KV cache may take beside weights, a pytree of arrays.
+
+    The same on every host of a slice: it follows from the kind of device and the weights alone.
+    """
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return min(int(_memory_bytes() * _CPU_SHARE), _MOST_CPU_BYTES)
+    leaves = (leaf for leaf in jax.tree.leaves(weights) if isinstance(leaf, jax.Array))
+    taken: int = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+    return max(int(stats["bytes_limit"] * _ACCELERATOR_SHARE) - taken, 0)
+
+
+def _memory_bytes() -> int:
+    """Return the memory of this machine, or what its container may use of it."""
+    physical: int = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = _CONTAINER_LIMIT.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical

@@ -1,0 +1,97 @@
+"""What `blockdraft serve` prints once everything is ready."""
+
+import asyncio
+import time
+
+import grpc
+
+from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_server.supervise.plan import ServePlan
+
+# A drafter that is ready is found within moments; one that died again is not waited for.
+_ATTACH_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+_NAMES = {"dflash": "DFlash", "eagle3": "EAGLE-3"}
+_DEFAULT_PORT = "50051"
+
+
+async def summary(plan: ServePlan, seconds: float) -> str:
+    """Return what is served, with what, and what to type next; ready after so many seconds."""
+    if plan.follows and plan.host is not None:
+        return (
+            f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
+            f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
+        )
+    patience = 0.0 if plan.drafter is None else _ATTACH_SECONDS
+    found = await describe(plan.verifier.process.address, patience)
+    what = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
+    if plan.server is not None:
+        what = f"serves {plan.server.served_name} on {plan.server.process.address}"
+    lines = [f"blockdraft {what}, ready after {seconds:.0f} s"]
+    if isinstance(found, str):
+        lines.append(f"  verifier   unknown ({found})")
+    else:
+        lines += [f"  {name:<9}  {text}" for name, text in facts(plan, found)]
+    return "\n".join(lines)
+
+
+def facts(
+    plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeResponse
+) -> list[tuple[str, str]]:
+    """Return what there is to know of a service, line by line."""
+    exactness = found.exactness
+    exact = "exact: drafting never changes a token" if exactness.exact else "exact in practice"
+    if exactness.dtype == "bfloat16" and not exactness.exact:
+        exact = "not exact (--allow-inexact)"
+    weights = ", int8 weights" if plan.verifier.engine.weights == "int8" else ""
+    lines = [
+        ("model", f"{plan.verifier.target}, {exactness.dtype or 'untested'}{weights}, {exact}"),
+        (
+            "context",
+            f"{found.max_context_tokens:,} tokens for each of up to {found.max_sequences} "
+            f"sequences; the KV cache holds {found.kv_cache_tokens:,}",
+        ),
+        ("drafter", _drafter(plan, found)),
+    ]
+    if plan.server is not None:
+        lines.append(("ask", _ask(plan.server.process.address)))
+    return lines
+
+
+async def describe(
+    verifier_address: str, patience_seconds: float
+) -> verifier_pb2.VerifierServiceDescribeResponse | str:
+    """Return a verifier's description, or the status it failed with; waits for its drafter."""
+    deadline = time.monotonic() + patience_seconds
+    request = verifier_pb2.VerifierServiceDescribeRequest()
+    async with grpc.aio.insecure_channel(verifier_address) as channel:
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        try:
+            description = await stub.Describe(request, timeout=5)
+            while not description.HasField("drafter") and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_SECONDS)
+                description = await stub.Describe(request, timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return description
+
+
+def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeResponse) -> str:
+    lookup = "prompt lookup" if plan.verifier.engine.prompt_lookup else ""
+    if not found.HasField("drafter"):
+        return lookup or "none: every token is decoded plainly"
+    drafter = found.drafter
+    words = f"{_NAMES.get(drafter.method, drafter.method)}, block of {drafter.block_size}, "
+    words += "trained" if drafter.trained else "untrained"
+    if plan.learns:
+        words += ", learns from requests"
+        if plan.drafter is not None and plan.drafter.drafter == "auto":
+            words += " (only DFlash can; EAGLE-3 may draft faster)"
+    return f"{words}; {lookup}" if lookup else words
+
+
+def _ask(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    known = port == _DEFAULT_PORT and host in ("127.0.0.1", "localhost", "0.0.0.0", "[::]", "")
+    where = "" if known else f" --address {address}"
+    return f'blockdraft generate --chat "Why is the sky blue?"{where}'
