@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs locks format clean
+.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs site locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -93,11 +93,13 @@ test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and t
 	BLOCKDRAFT_DEPLOY_TOOLS=$(abspath $(DEPLOY)/bin) \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations=5 -m deploy tests/deploy
 
-lint: $(DEV)  ## check style, protos, import rules, workflows and that what is generated is current
+lint: $(DEV)  ## check style, words, links, protos, import rules, workflows, and that generated files are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
+	$(BIN)/python docs/terms.py
+	$(BIN)/python docs/site.py && $(BIN)/zensical build --strict --clean >/dev/null
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python deploy/generate.py --check
 	$(BIN)/pre-commit validate-config
@@ -119,6 +121,10 @@ docs: $(DEV)  ## generate the tables of docs/configuration.md and the files of d
 	$(BIN)/python docs/generate.py
 	$(BIN)/python deploy/generate.py
 
+site: $(DEV)  ## build the documentation's site into build/site
+	$(BIN)/python docs/site.py
+	$(BIN)/zensical build --strict --clean
+
 locks: $(TOOLS)  ## pin what the images are made of by hash
 	sh deploy/docker/lock.sh $(DEPLOY)/bin/uv
 
@@ -132,5 +138,5 @@ format: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 clean:  ## remove .venv and every cache in the tree
-	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) build .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeVar, get_args
 
+from blockdraft_client.old_names import with_new_names
 from blockdraft_client.params import (
     CallOptions,
     ChatMessage,
@@ -11,7 +12,6 @@ from blockdraft_client.params import (
     Priority,
     Prompt,
     SamplingParams,
-    with_new_names,
 )
 from blockdraft_protos.v1 import inference_pb2
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.duration_pb2 import Duration
 
-from blockdraft_client.params import takes_old_names
+from blockdraft_client.old_names import takes_old_names
 from blockdraft_protos.v1 import inference_pb2
 
 

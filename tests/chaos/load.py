@@ -134,7 +134,7 @@ class Callers:
             heard = await ask(client, self._wanted[number])
             self.heard[number] = heard
             if heard.error not in (None, "DeadlineExceededError"):
-                # As a caller does: no requests at a closed door.
+                # As a caller does: no requests where nobody listens.
                 await client.wait_ready(PATIENT_AT_DOOR_SECONDS)
 
 

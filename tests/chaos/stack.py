@@ -201,7 +201,7 @@ class Stack:
                 )
             held[f"{name} sequences"] = load.running_sequences + load.waiting_sequences
             held[f"{name} pages"] = load.used_pages
-        held["drafter contexts"] = await self.metric(
+        held["draft KV caches"] = await self.metric(
             "drafter", "blockdraft_drafter_kv_cache_sequences"
         )
         for state in ("waiting", "running"):

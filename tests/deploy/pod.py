@@ -93,13 +93,13 @@ class Pod:
         return child_of(self.process.pid, role)
 
 
-def check_serving(door: Pod, *behind: Pod) -> None:
+def check_serving(front: Pod, *behind: Pod) -> None:
     """See that pods become ready, and that the first of them answers with drafts."""
-    for pod in (door, *behind):
+    for pod in (front, *behind):
         # Twice asked, since a server that hears nothing for seconds may take its verifier for away.
         until(partial(pod.probe, "readinessProbe"))
         assert pod.probe("livenessProbe")
-    with Client(door.here[GRPC], timeout=120) as client:
+    with Client(front.here[GRPC], timeout=120) as client:
         until(lambda: client.model().drafter is not None)
         assert client.model().name == "llama-3.1-8b-instruct"
         usage = client.generate("ducks", max_tokens=24, ignore_eos=True).usage
@@ -107,13 +107,13 @@ def check_serving(door: Pod, *behind: Pod) -> None:
     assert usage.drafted_tokens > 0
 
 
-def check_draining(door: Pod, *behind: Pod) -> None:
+def check_draining(front: Pod, *behind: Pod) -> None:
     """Stop pods within an answer: it comes whole, and all end within their grace periods."""
-    pods = (door, *behind)
+    pods = (front, *behind)
     until(lambda: all(pod.probe("readinessProbe") for pod in pods))
     tokens, stopped = 0, 0.0
     with (
-        Client(door.here[GRPC], timeout=120) as client,
+        Client(front.here[GRPC], timeout=120) as client,
         client.stream("the last ducks", sampling=LONG) as stream,
     ):
         for chunk in stream:

@@ -66,11 +66,11 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
     front = {"BLOCKDRAFT_SERVER_TARGET": str(target)}
     with (
         running("gke-split", "blockdraft", folder, tpu, **small(target)) as back,
-        running("gke-split", "blockdraft-server", folder, server, **front) as door,
+        running("gke-split", "blockdraft-server", folder, server, **front) as serving,
     ):
-        door.until_started()
+        serving.until_started()
         back.until_started()
-        yield Split(back, door, port)
+        yield Split(back, serving, port)
 
 
 def test_the_pods_become_ready_and_serve(split: Split) -> None:

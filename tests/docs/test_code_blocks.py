@@ -49,7 +49,7 @@ def test_blockdraft_commands_parse() -> None:
         importlib.import_module(COMMANDS[arguments[0]].module).add_arguments(parser)
         parser.parse_args(arguments[1:])
         seen.add(arguments[0])
-    assert {"serve", "generate", "demo"} <= seen
+    assert {"serve", "generate", "bench"} <= seen
 
 
 def test_make_targets_exist() -> None:

@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to type, typed from top to bottom."""
+"""What quickstart and README tell a newcomer to type, typed from top to bottom."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -77,33 +77,56 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_everything_in_the_readme_runs(tmp_path: Path) -> None:
-    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
-    text = read("README.md")
-    ran: list[str] = []
-    service = None
-    try:
-        for language, block in FENCE.findall(text):
+class Newcomer:
+    """Types the commands of pages in one folder; a service stays up until another is started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+        self.printed: dict[str, str] = {}  # by command
+        self._serving: list[str] = []
+        self._service: AbstractContextManager[None] = nullcontext()
+
+    def type_all(self, page: str) -> None:
+        for language, block in FENCE.findall(read(page)):
             if language == "python":
-                run([sys.executable, "-c", block], tmp_path)
+                self.printed[block] = run([sys.executable, "-c", block], self.folder)
                 continue
             for line in block.replace("\\\n", " ").splitlines():
-                command = shlex.split(line)
-                ran.append(" ".join(command[:2]))
-                if command[0] in INSTALLS:
-                    assert set(re.findall(r"\[(\w+)\]", line)) <= set(extras)
-                elif command[:2] == ["blockdraft", "serve"]:
-                    if service is not None:
-                        service.__exit__(None, None, None)
-                    service = serving(command, tmp_path)
-                    service.__enter__()
-                elif command[0] == "make":
-                    printed = run(command, ROOT)
-                    assert "The drafted tokens are identical to the plain ones." in printed
-                else:
-                    run(command, tmp_path)
+                self.type_one(line)
+
+    def type_one(self, line: str) -> None:
+        command = shlex.split(line)
+        if command[0] in INSTALLS:
+            assert set(re.findall(r"\[(\w+)\]", line)) <= set(self.extras)
+        elif command[:2] == ["blockdraft", "serve"]:
+            if command != self._serving:
+                self.stop()
+                self._serving, self._service = command, serving(command, self.folder)
+                self._service.__enter__()
+        elif command[0] == "make":
+            # Both pages begin with it.
+            self.printed[line] = self.printed.get(line) or run(command, ROOT)
+        else:
+            self.printed[line] = run(command, self.folder)
+
+    def stop(self) -> None:
+        self._service.__exit__(None, None, None)
+        self._service = nullcontext()
+
+
+def test_everything_that_a_newcomer_reads_runs(tmp_path: Path) -> None:
+    newcomer = Newcomer(tmp_path)
+    try:
+        newcomer.type_all("docs/quickstart.md")
+        newcomer.type_all("README.md")
     finally:
-        if service is not None:
-            service.__exit__(None, None, None)
-    assert {"make demo", "blockdraft serve", "blockdraft chat", "blockdraft bench"} <= set(ran)
-    assert ran.count("blockdraft train") == 2
+        newcomer.stop()
+    printed = newcomer.printed
+    assert "The drafted tokens are identical to the plain ones." in printed["make demo"]
+    # Quickstart: both print the same text. The last line is of figures.
+    drafted, plain = (text.splitlines()[:-1] for line, text in printed.items() if "--stats" in line)
+    assert drafted == plain != []
+    kinds = [" ".join(line.split()[:2]) for line in printed]
+    assert {"blockdraft chat", "blockdraft bench", "blockdraft generate"} <= set(kinds)
+    assert kinds.count("blockdraft train") == 2

@@ -283,7 +283,7 @@ def test_bad_input_disturbs_nobody(client: Client) -> None:
     assert tuple(tokens) == expected.token_ids
 
 
-def test_steps_round_alike(client: Client, service: Service) -> None:
+def test_steps_are_batch_invariant(client: Client, service: Service) -> None:
     exactness = client.model().exactness
     assert exactness is not None
     assert exactness.exact, exactness

@@ -64,7 +64,7 @@ def test_a_line_lets_its_key_in_and_does_not_hold_it() -> None:
         line_of("no name", "alpha", None, None)
 
 
-def test_a_tenant_may_be_kept_out_of_recordings() -> None:
+def test_a_tenant_may_be_kept_out_of_samples() -> None:
     assert parse_keys(ACME)[digest_of("alpha")].recordable
     assert not parse_keys(f"{ACME} no-learning max-tokens=5")[digest_of("alpha")].recordable
 

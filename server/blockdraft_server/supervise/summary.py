@@ -77,9 +77,9 @@ async def describe(
 
 
 def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeResponse) -> str:
-    lookup = "prompt lookup" if plan.verifier.engine.prompt_lookup else ""
+    beside = "prompt lookup" if plan.verifier.engine.prompt_lookup else ""
     if not found.HasField("drafter"):
-        return lookup or "none: every token is decoded plainly"
+        return beside or "none: every token is decoded plainly"
     drafter = found.drafter
     words = f"{_NAMES.get(drafter.method, drafter.method)}, block of {drafter.block_size}, "
     words += "trained" if drafter.trained else "untrained"
@@ -87,7 +87,7 @@ def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeRespons
         words += ", learns from requests"
         if plan.drafter is not None and plan.drafter.drafter == "auto":
             words += " (only DFlash can; EAGLE-3 may draft faster)"
-    return f"{words}; {lookup}" if lookup else words
+    return f"{words}; {beside}" if beside else words
 
 
 def _ask(address: str) -> str:

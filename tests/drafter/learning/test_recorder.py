@@ -199,7 +199,7 @@ def test_a_share_of_the_requests_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "cause"), [(OSError(errno.ENOSPC, "No space"), "disk"), (KeyError(), "incomplete")]
 )
-def test_a_full_disk_costs_recordings_and_nothing_else(
+def test_a_full_disk_costs_samples_and_nothing_else(
     recorded: Recorded,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -151,7 +151,7 @@ def test_clear_leaves_nothing_of_ours_and_names_are_not_used_again(tmp_path: Pat
     assert Kept(tmp_path, 1 << 20).add(sample()) > max(before)
 
 
-def test_a_clock_that_is_set_back_makes_no_recording_older(
+def test_a_clock_that_is_set_back_makes_no_sample_older(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring = Kept(tmp_path, 1 << 20)

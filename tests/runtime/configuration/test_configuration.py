@@ -42,7 +42,7 @@ class House:
     floors: tuple[int, ...] = setting((), "which floors", separator=",", distinct=True)
     rent: float = setting(0.5, "of a day", alias="price")
     heated: bool = setting(True, "whether it is warm")
-    colour: Literal["red", "blue"] | None = setting("red", "of the door")
+    colour: Literal["red", "blue"] | None = setting("red", "of the wall")
     lock: Lock | None = optional_group()
     size: Size = group(lambda: Size(width=5))
     ungiven: int = 7

@@ -37,7 +37,7 @@ RECIPE = DFlashRecipe(DFlashSettings(corpus=(Path("none"),), output=Path("none")
 
 
 @dataclass(frozen=True, slots=True)
-class Recording(DenseAttend):
+class Remembering(DenseAttend):
     """Keeps a layer's keys and values as its cache."""
 
     def __call__(self, q: Array, k: Array, v: Array, cache: Any, /) -> tuple[Array, Any]:
@@ -50,7 +50,7 @@ def run_target(graph: nnx.GraphDef[Decoder], state: Any, token_ids: Array) -> An
     """Return the outputs of layers 0 and 1, and every layer's keys and values."""
     positions = jnp.arange(LENGTH, dtype=jnp.int32)
     decoder = nnx.merge(graph, state)
-    output = decoder(token_ids, positions, [None] * 3, Recording(1, LENGTH), (0, 1))
+    output = decoder(token_ids, positions, [None] * 3, Remembering(1, LENGTH), (0, 1))
     return output.captured, output.caches
 
 

@@ -64,7 +64,7 @@ def test_one_goes_back_and_forth(directory: Path, capsys: pytest.CaptureFixture[
         assert next(VersionStore(directory).promoted()).number == number
 
 
-def test_recordings_and_versions_are_deleted(
+def test_samples_and_versions_are_deleted(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert learn("clear", directory=directory) == 0

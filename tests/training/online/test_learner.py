@@ -176,7 +176,7 @@ def test_from_nothing(pair: Pair, recorded: list[TrainingSample], tmp_path: Path
     assert not np.array_equal(before["fc.weight"], after["fc.weight"])
 
 
-def test_without_recordings_it_waits(pair: Pair, drafter: Path, tmp_path: Path) -> None:
+def test_without_samples_it_waits(pair: Pair, drafter: Path, tmp_path: Path) -> None:
     waits: list[float] = []
     settings = settings_of(pair, tmp_path, drafter)
     learner = learn(settings, lambda _: len(waits) >= 3, sleep=waits.append)

@@ -250,7 +250,7 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
 
 
 def assert_in_sync(engine: Engine, link: SessionLink) -> None:
-    """Wherever a response has come, drafter context and committed length are equal."""
+    """Wherever a response has come, the draft KV cache is as long as the committed tokens."""
     sync = engine.drafts
     assert sync is not None
     assert link.transport is not None or not list(sync.caches)

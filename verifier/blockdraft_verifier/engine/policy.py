@@ -118,9 +118,9 @@ class DraftLengths:
         """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
         left = INDEXED_PER_STEP
         known = (self._known[sequence] for sequence in running if sequence in self._known)
-        lookups = [each.prompt_lookup for each in known if each.prompt_lookup is not None]
-        for lookup in sorted(lookups, key=lambda lookup: lookup.behind):
-            left -= lookup.index(left)
+        texts = [each.prompt_lookup for each in known if each.prompt_lookup is not None]
+        for text in sorted(texts, key=lambda text: text.behind):
+            left -= text.index(left)
 
     def _length(
         self,

@@ -1,0 +1,69 @@
+"""Finds words of our own where the field has a term, in pages, protos and code.
+
+`make lint` runs it. Decisions (docs/adr) are history and keep their words.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# What is found, and what to write instead.
+TERMS = {
+    r"round(s|ed|ing)?[ _]alike|rounding contract|contract of rounding": "batch-invariant",
+    r"(?<!process)(?<!\bkey)(?<!index)(?<!prompt)(?<!prompt.)lookups?(?!error)": "prompt lookup",
+    r"\bnoisy? of the target|the target's( own)? noise|shared noise": "Gumbel noise",
+    r"\bsiblings?\b": "tree drafting",
+    r"\b(front )?doors?\b": "API server, front end",
+    r"(?<![a-z])propos(al|e)s?(?![a-z])|(?<![a-z])proposed(?![a-z])": "draft",
+    r"drafter('s|s')? contexts?\b(?! (length|==))|contexts of the drafter": "draft KV cache",
+    r"(?<![a-z])recordings?(?![a-z])(?! rules?)": "training sample",
+    r"\b(next|first|last|each|no|of|two|further|held-out) looks?\b(?! (at|for|like|into|up))": (
+        "evaluation, health check"
+    ),
+    r"\bexchange of (certificates|keys)|(certificate|key) exchange": "rotation",
+    r"\bms per token\b|ms/token": "time per output token (TPOT)",
+    r"\bgaps? between (messages|tokens)|\btoken gaps?\b|\bgap_seconds\b": "inter-token latency",
+}
+FOUND = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
+SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
+# Themselves, what is generated of others, and history.
+LEFT_OUT = ("docs/adr/", "docs/terms.py", "protos/blockdraft_protos/", "CHANGELOG.md")
+# Names that keep working for one more release.
+OLD_NAMES = re.compile(
+    r"--(no-)?lookup|alias=\"lookup\"|_LOOKUP\b|lookup_(disabled|drafted_tokens|accepted_tokens)"
+    r"|`recordings`|\"recordings\""
+)
+# A term may be broken at the end of a line.
+BROKEN = re.compile(r"(prompt)[\s#/*\"]*\n[\s#/*\"]*(?=lookup)", re.I)
+
+
+def main() -> int:
+    """Print every use of a word of our own; return how the process ends."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    wrong = 0
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if not name.endswith(SUFFIXES) or name.startswith(LEFT_OUT) or not path.is_file():
+            continue
+        text = BROKEN.sub(r"\n\1 ", path.read_text("utf-8"))
+        for number, line in enumerate(text.splitlines(), 1):
+            # What a link leads to is no word of the page.
+            words = OLD_NAMES.sub("", re.sub(r"\]\([^)]*\)", "]", line))
+            for pattern, term in FOUND.items():
+                if match := pattern.search(words):
+                    print(f"{name}:{number}: {match[0]!r}: say {term}", file=sys.stderr)
+                    wrong += 1
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
