@@ -1,8 +1,9 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; `bench *` stands for all measurements. Everything else on the page is written by
-hand. `make docs` runs this file, `make lint` runs it with `--check`.
+`<!-- end -->`; `train *` stands for all commands of `train`. Everything else on the page is written
+by hand. `bench` has no table; its `--help` lists its flags. `make docs` runs this file, `make
+lint` runs it with `--check`.
 """
 
 import argparse
@@ -15,7 +16,6 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from blockdraft_bench.command import MEASUREMENTS
 from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training import command as train_command
@@ -26,7 +26,6 @@ MARKED = re.compile(r"(<!-- flags of ([\w ,*]+) -->\n).*?(<!-- end -->)", re.S)
 # What every command has; the page says it once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
 _GROUPS = (("train", train_command), ("learn", learn_command))
-_MEASUREMENTS = {f"bench {each.name}": each for each in MEASUREMENTS}
 # A default longer than this is named, not quoted.
 LONGEST_DEFAULT = 48
 
@@ -41,8 +40,7 @@ def implemented() -> dict[str, Any]:
     }
     for name, commands in _GROUPS:
         found |= {f"{name} {one}": each for one, each in commands.SUBCOMMANDS.items()}
-    found |= {name: importlib.import_module(each.module) for name, each in _MEASUREMENTS.items()}
-    return {**found, "bench report": importlib.import_module("blockdraft_bench.report")}
+    return found
 
 
 def generate(page: str) -> str:
@@ -88,11 +86,11 @@ def table(commands: list[str]) -> str:
 
 
 def _commands(marked: str) -> list[str]:
-    """Return the commands of a mark, in which `bench *` stands for all measurements."""
+    """Return the commands of a mark, in which `train *` stands for all of `train`."""
     found: list[str] = []
     for name in marked.split(", "):
         group = name.removesuffix("*")
-        several = [one for one in implemented() if one.startswith(group) and one != "bench report"]
+        several = [one for one in implemented() if one.startswith(group)]
         found += several if group != name else [name]
     return found
 
@@ -116,8 +114,6 @@ def _short(command: str) -> str:
 
 
 def _configuration(command: str) -> Configuration[Any] | None:
-    if command in _MEASUREMENTS:
-        return _MEASUREMENTS[command].configuration
     found: Configuration[Any] | None
     found = getattr(implemented()[command], "CONFIGURATION", None)
     return found or getattr(implemented()[command], "configuration", None)

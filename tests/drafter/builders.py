@@ -139,7 +139,7 @@ def capacity(**overrides: Any) -> Capacity:
     return Capacity(**{**settings, **overrides})
 
 
-def measure_nothing(method: CompiledMethod) -> None:
+def measure_nothing(method: CompiledMethod, progress: object = None) -> None:
     """Replace `warm_up`: only what is drafted with is compiled."""
     method.step_seconds = (0.001, 0.001, 0.001)
 

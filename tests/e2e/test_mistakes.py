@@ -12,7 +12,7 @@ import pytest
 
 MOST_LINES = 4
 USAGE, FAILED = 2, 1
-SERVE = ("serve", "--no-drafter", "--listen", "localhost:0")
+SERVE = ("serve", "--no-drafter")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,9 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[st
     done = subprocess.run(
         [sys.executable, "-m", "blockdraft_client", *arguments],
         cwd=folder,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        # Whatever else listens at the usual port.
+        env={**os.environ, "BLOCKDRAFT_SERVE_LISTEN": "localhost:0", "JAX_PLATFORMS": "cpu"}
+        | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -59,7 +61,7 @@ def beside_information(lines: list[str]) -> list[str]:
         ("", USAGE, "required: COMMAND"),
         ("server-up", USAGE, "invalid choice: 'server-up'"),
         ("serve --target bad.gguf", USAGE, "bad.gguf is not a GGUF file"),
-        ("serve --listen localhost:0 --target empty --no-drafter", USAGE, r"empty has no \w+.json"),
+        ("serve --target empty --no-drafter", USAGE, r"empty has no \w+.json"),
         ("serve --target no/such/folder", USAGE, "'no/such/folder' is neither a directory nor"),
         ("serve --drafter /no/such", USAGE, "'/no/such' is neither a directory nor"),
         ("serve --drafter empty", USAGE, "config.json"),
@@ -85,12 +87,12 @@ def beside_information(lines: list[str]) -> list[str]:
         ("generate hello --temperature hot", USAGE, "--temperature"),
         ("generate", USAGE, "prompt"),
         (
-            "serve --listen localhost:0 --max-model-len 9000",
+            "serve --max-model-len 9000",
             USAGE,
             "more than the 8192 tokens the model was made for",
         ),
         (
-            "serve --listen localhost:0 --kv-cache-memory 1MiB --max-model-len 64",
+            "serve --kv-cache-memory 1MiB --max-model-len 64",
             USAGE,
             "raise --kv-cache-memory to",
         ),

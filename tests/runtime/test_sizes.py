@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_runtime.settings.process import parse_size, size_text
+from blockdraft_runtime.settings.process import Size, parse_size, size_text
 from blockdraft_runtime.settings.verifier import VerifierSettings
 
 
@@ -43,4 +45,9 @@ def test_a_size_comes_by_flag_variable_and_file(tmp_path: Path) -> None:
         file = tmp_path / "settings.toml"
         file.write_text(f"[verifier]\nkv-cache-memory = {written}\n")
         assert told.resolve({"config": str(file)}, {}).cache.kv_cache_bytes == 4 << 20
-    assert told.flags(told.resolve({}, variable)) == (f"--kv-cache-memory={2 << 30}",)
+    assert told.flags(told.resolve({}, variable)) == ("--kv-cache-memory=2GiB",)
+
+
+@given(st.integers(0, 1 << 50))
+def test_what_is_written_is_read_as_the_same(size: int) -> None:
+    assert parse_size(str(Size(size))) == size

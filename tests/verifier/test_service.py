@@ -295,6 +295,7 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
         vocabulary_size=CONFIG.vocab_size,
         max_context_tokens=96,
         max_sequences=2,
+        kv_cache_tokens=ENGINE.num_pages * ENGINE.page_size,
     )
     described = await verifier.stub.Describe(request)
     assert len(described.process) == 32

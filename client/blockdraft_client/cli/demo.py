@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import importlib.util
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,9 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
         with console.status("loading") as status:
 
             def show(line: str) -> None:
-                status.update(Text(line or "loading", overflow="ellipsis", no_wrap=True))
+                # Of a line of the log, process and message.
+                said = re.sub(r"^\S+Z [A-Z]+ +(\S+) [\w.]+: ", r"\1: ", line)
+                status.update(Text(said or "loading", overflow="ellipsis", no_wrap=True))
 
             server.wait_ready(STARTUP_SECONDS, show)
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:

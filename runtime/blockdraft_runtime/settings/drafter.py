@@ -14,6 +14,8 @@ from blockdraft_runtime.settings.process import (
     Dtype,
     PeerTlsSettings,
     ProcessSettings,
+    Size,
+    parse_size,
 )
 
 SentForm = Literal["auto", "projected", "raw"]
@@ -43,9 +45,11 @@ class LearningSettings:
         flag="learn-dir",
     )
     limit_bytes: int = setting(
-        4 << 30,
-        "most bytes of training samples; the oldest are deleted first",
+        Size(4 << 30),
+        "most training samples on disk, such as `4GiB`; the oldest are deleted first",
         flag="learn-limit",
+        metavar="SIZE",
+        parse=parse_size,
         minimum=1,
     )
     share: float = setting(

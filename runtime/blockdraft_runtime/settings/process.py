@@ -32,14 +32,25 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]i?)?B?", re.I)
 _SIZE_UNITS = "KMGT"
 
 
-def parse_size(text: str) -> int:
+class Size(int):
+    """A number of bytes, written as people do: `4GiB`."""
+
+    def __str__(self) -> str:
+        """Return it in the largest unit of which it is a multiple."""
+        for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+            if self and self % (1 << power) == 0:
+                return f"{self >> power}{unit}"
+        return int.__repr__(self)
+
+
+def parse_size(text: str) -> Size:
     """Return the bytes of a size such as `4GiB`, `500MB` or a plain number."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"must be a size such as 512MiB or 4GiB, got {text!r}")
     unit = (found[2] or "").upper()
     power = _SIZE_UNITS.index(unit[0]) + 1 if unit else 0
-    return int(float(found[1]) * (1024 if unit.endswith("I") else 1000) ** power)
+    return Size(float(found[1]) * (1024 if unit.endswith("I") else 1000) ** power)
 
 
 def size_text(size_bytes: float) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings, SchedulerSettings
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,6 @@ from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettin
     [
         {"max_sequences": 0},
         {"max_step_tokens": 0, "max_sequences": 0},
-        {"max_context_tokens": 0},
         {"max_sequences": 5, "max_step_tokens": 4},
     ],
 )
@@ -22,6 +21,7 @@ def test_senseless_limits_are_refused(limits: dict[str, int]) -> None:
 def test_limits_at_their_smallest() -> None:
     SchedulerSettings(1, 1, 1)
     SchedulerSettings(max_sequences=4, max_step_tokens=4)
+    CacheSettings(max_model_len=1, kv_cache_bytes=1)
     EngineSettings(page_size=1, num_pages=1, draft_groups=2, draft_timeout_seconds=1e-3)
 
 
@@ -29,7 +29,6 @@ def test_limits_at_their_smallest() -> None:
     "limits",
     [
         {"page_size": 0},
-        {"num_pages": 0},
         {"draft_groups": 0},
         {"draft_groups": 3},
         {"draft_timeout_seconds": 0.0},
@@ -38,3 +37,9 @@ def test_limits_at_their_smallest() -> None:
 def test_senseless_engines_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must"):
         EngineSettings(**limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", ["max_model_len", "kv_cache_bytes", "num_pages"])
+def test_senseless_sizes_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        CacheSettings(**{field: 0})
