@@ -12,5 +12,12 @@ for proto in blockdraft/v1/*.proto; do
     "--python_out=$out" "--grpc_python_out=$out" "--mypy_out=quiet:$out" "--mypy_grpc_out=quiet:$out" \
     "$proto"
 done
-mkdir -p "$out/blockdraft_protos/v1"
-: > "$out/blockdraft_protos/v1/__init__.py"
+# Of vLLM's protocol, other people's names; these two do import one another.
+"${PYTHON:-python}" -m grpc_tools.protoc \
+  "-Iblockdraft_protos/vllm=vllm" \
+  "--python_out=$out" "--grpc_python_out=$out" "--mypy_out=quiet:$out" "--mypy_grpc_out=quiet:$out" \
+  vllm/common.proto vllm/vllm_engine.proto
+for package in v1 vllm; do
+  mkdir -p "$out/blockdraft_protos/$package"
+  : > "$out/blockdraft_protos/$package/__init__.py"
+done

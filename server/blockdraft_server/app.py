@@ -13,6 +13,7 @@ from grpc_health.v1._async import HealthServicer
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_protos.v1 import inference_pb2_grpc
+from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime import version
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.credentials import (
@@ -32,6 +33,9 @@ from blockdraft_server.routing.places import Places, Resolve, resolve
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.service import SERVICE, InferenceService
 from blockdraft_server.traces import Traces
+from blockdraft_server.vllm.service import SERVICE as VLLM_SERVICE
+from blockdraft_server.vllm.service import VllmEngineService
+from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ class ServerApp:
 
     role = "server"
     internal = False
-    service_names: Sequence[str] = (SERVICE,)
+    service_names: Sequence[str] = (SERVICE, VLLM_SERVICE)
 
     def __init__(
         self,
@@ -96,6 +100,13 @@ class ServerApp:
         self._service = InferenceService(
             settings, self._pool, self._api_keys, metrics, self._traces
         )
+        self._vllm = VllmEngineService(
+            settings.served_name,
+            settings.target,
+            self._pool,
+            self._service.messages,
+            TokenizerArchive(settings.target),
+        )
 
     def make_server(self) -> grpc.aio.Server:
         """Return a gRPC server with options and interceptors as the settings say."""
@@ -126,6 +137,12 @@ class ServerApp:
             self._service,
             server,
             self._service.check_size,
+        )
+        add_strictly(
+            vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server,
+            self._vllm,
+            server,
+            self._service.check_tokenized_size,
         )
 
     async def start(self) -> None:

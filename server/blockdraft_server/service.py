@@ -32,7 +32,7 @@ from blockdraft_server.request import (
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
-from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size
+from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, check_tokenized_size
 from blockdraft_server.traces import Traces
 
 SERVICE = "blockdraft.v1.InferenceService"
@@ -94,13 +94,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         limits = self._pool.limits if self._tokenizer is not None else None
         check_size(method, data, self._limits.max_prompt_bytes, limits, self._longest_token)
 
+    def check_tokenized_size(self, method: str, data: bytes) -> None:
+        """Refuse an encoded request of vLLM's protocol that is too large to be decoded."""
+        check_tokenized_size(data, self._limits.max_prompt_bytes, self._pool.limits)
+
     @unary_errors
     async def Generate(  # noqa: N802  # the method's name in the proto
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> inference_pb2.GenerateResponse:
         """Generate a whole completion; see inference.proto."""
         response, texts = inference_pb2.StreamGenerateResponse(), []
-        async with contextlib.aclosing(self._generate(request, context)) as messages:
+        async with contextlib.aclosing(self.messages(request, context)) as messages:
             async for message in messages:
                 texts.append(message.text)
                 response.MergeFrom(message)
@@ -113,7 +117,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
         """Stream a completion; see inference.proto."""
-        async with contextlib.aclosing(self._generate(request, context)) as messages:
+        async with contextlib.aclosing(self.messages(request, context)) as messages:
             async for message in messages:
                 yield message
 
@@ -167,7 +171,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             response.exactness.padded.extend(exactness.padded)
         return response
 
-    async def _generate(
+    async def messages(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end."""

@@ -72,6 +72,37 @@ def check_size(
         raise prompt_too_long(least, most)
 
 
+def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits | None) -> None:
+    """Refuse an encoded request of vLLM's protocol that is too large, without decoding it.
+
+    Its field 2 holds a text, for reference, and token ids. `limits` are None while not known.
+    """
+    if len(data) <= _UNCHECKED_BYTES:
+        return
+    id_bytes = other_bytes = 0
+    walk = _Walk(data)
+    try:
+        for number, kind, start, end in walk.fields(0, len(data)):
+            if (number, kind) != (_PROMPT, _BYTES):
+                other_bytes += end - start
+                continue
+            for inner, _, first, last in walk.fields(start, end):
+                id_bytes += (last - first) * (inner == _TOKEN_IDS)
+    except TooManyFieldsError:
+        message = f"the request has more than {MAX_FIELDS} fields; token ids have to be packed"
+        raise invalid_argument("tokenized", message, limit=MAX_FIELDS) from None
+    except ValueError:
+        raise malformed() from None
+    # A prompt may also come as text.
+    most_bytes = max_prompt_bytes + _MAX_OTHER_BYTES
+    if max(id_bytes, other_bytes) > most_bytes:
+        message = f"the request has more than {most_bytes} bytes"
+        raise invalid_argument("tokenized", message, limit=most_bytes)
+    least = -(-id_bytes // _BYTES_PER_ID)
+    if limits is not None and least >= limits.max_context_tokens:
+        raise prompt_too_long(least, limits.max_context_tokens)
+
+
 class TooManyFieldsError(ValueError):
     """A request has more than `MAX_FIELDS` fields."""
 

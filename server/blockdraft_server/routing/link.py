@@ -33,6 +33,7 @@ class VerifierLink:
         leaving: Whether it gets no new requests, because no verifier is expected there any more.
         description: The last description of what it serves; None before the first response.
         healthy: Whether it responded to the last health check, and is ready.
+        reported: The load that it reported then.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class VerifierLink:
         self._on_tried = on_tried
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
+        self.reported = verifier_pb2.GetLoadResponse()
         self._process = OtherProcess(address, peer_tls, host or None)
         self._open_channel()
         self._stream: DecodeStream | None = None
@@ -150,6 +152,7 @@ class VerifierLink:
                 load = await self._stub.GetLoad(
                     verifier_pb2.GetLoadRequest(), timeout=_POLL_TIMEOUT_SECONDS
                 )
+                self.reported = load
                 self._reported_load = load.running_sequences + load.waiting_sequences
                 self._in_flight_at_report = in_flight
                 # Sequences of this server that came or went meanwhile are not others'.

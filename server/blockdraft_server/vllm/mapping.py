@@ -1,0 +1,129 @@
+"""From vLLM's messages to ours and back. What is not supported is refused by name, never ignored.
+
+vLLM's defaults are not ours: its temperature is 1 where it is unset, and zero means "off" or "the
+default" for fields that cannot be unset.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_protos.vllm import vllm_engine_pb2 as pb
+from blockdraft_runtime.status import invalid_argument
+
+MAX_COMPLETIONS = 16
+"""Most completions of one request, `n`."""
+
+_FINISH_REASONS = {
+    inference_pb2.FINISH_REASON_STOP: "stop",
+    inference_pb2.FINISH_REASON_LENGTH: "length",
+}
+ABORTED = "abort"
+# The fields of a request that are honoured.
+_FIELDS = frozenset(("request_id", "tokenized", "text", "sampling_params", "stream"))
+_SAMPLING = frozenset(
+    (
+        *("temperature", "top_p", "top_k", "min_p", "seed", "n", "logprobs"),
+        *("max_tokens", "stop", "stop_token_ids", "ignore_eos"),
+        # They say how the gateway makes text of tokens, and where a constraint begins, if any.
+        *("skip_special_tokens", "spaces_between_special_tokens", "grammar_from_first_token"),
+    )
+)
+
+
+def requests_of(request: pb.GenerateRequest) -> list[inference_pb2.StreamGenerateRequest]:
+    """Return our request for each of the `n` completions; `ServiceError` for what is refused."""
+    for field in _unsupported(request):
+        raise invalid_argument(field, f"{field} is not supported here")
+    sampling = request.sampling_params
+    count = sampling.n or 1
+    if count > MAX_COMPLETIONS:
+        raise invalid_argument(
+            "sampling_params.n", f"n must be at most {MAX_COMPLETIONS}, got {count}", value=count
+        )
+    return [_request(request, index) for index in range(count)]
+
+
+def chunk_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb.GenerateResponse:
+    """Return the tokens of one of our messages, for completion number `index`."""
+    return pb.GenerateResponse(
+        chunk=pb.GenerateStreamChunk(
+            token_ids=message.token_ids,
+            completion_tokens=len(message.token_ids),
+            output_logprobs=_log_probs(message.log_probs),
+            index=index,
+        )
+    )
+
+
+def complete_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb.GenerateResponse:
+    """Return the end of completion number `index`, with the tokens that `message` holds."""
+    usage = message.usage
+    complete = pb.GenerateComplete(
+        output_ids=message.token_ids,
+        finish_reason=_FINISH_REASONS[message.finish_reason],
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=len(message.token_ids),
+        cached_tokens=usage.cached_prompt_tokens,
+        output_logprobs=_log_probs(message.log_probs),
+        index=index,
+        spec_accepted_tokens=usage.accepted_tokens,
+        spec_draft_tokens=usage.drafted_tokens,
+    )
+    return pb.GenerateResponse(complete=complete)
+
+
+def aborted(index: int) -> pb.GenerateResponse:
+    """Return the end of a completion that was aborted."""
+    return pb.GenerateResponse(complete=pb.GenerateComplete(finish_reason=ABORTED, index=index))
+
+
+def _request(request: pb.GenerateRequest, index: int) -> inference_pb2.StreamGenerateRequest:
+    sampling = request.sampling_params
+    ours = inference_pb2.SamplingOptions(
+        temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p or 1.0,
+        min_p=sampling.min_p,
+        stop_sequences=sampling.stop,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+    )
+    if sampling.HasField("max_tokens"):
+        ours.max_output_tokens = sampling.max_tokens
+    if sampling.HasField("seed"):
+        # Completions of one request must differ.
+        ours.seed = sampling.seed + index
+    if sampling.HasField("logprobs"):
+        ours.log_probs = sampling.logprobs
+    prompt = inference_pb2.Prompt()
+    if request.WhichOneof("input") == "text":
+        prompt.text = request.text
+    else:
+        prompt.token_ids.values.extend(request.tokenized.input_ids)
+    return inference_pb2.StreamGenerateRequest(prompt=prompt, sampling=ours)
+
+
+def _unsupported(request: pb.GenerateRequest) -> Iterator[str]:
+    """Yield the names of fields that ask for what this server does not do."""
+    for field, value in request.ListFields():
+        if field.name not in _FIELDS and not (field.name == "data_parallel_rank" and value == 0):
+            yield field.name
+    for field, value in request.sampling_params.ListFields():
+        if field.name not in _SAMPLING and not (field.name == "repetition_penalty" and value == 1):
+            yield f"sampling_params.{field.name}"
+
+
+def _log_probs(tokens: Sequence[inference_pb2.TokenLogProbs]) -> pb.OutputLogProbs | None:
+    if not tokens:
+        return None
+    return pb.OutputLogProbs(
+        token_logprobs=[each.chosen.log_prob for each in tokens],
+        token_ids=[each.chosen.token_id for each in tokens],
+        top_logprobs=[
+            pb.TopLogProbs(
+                values=[one.log_prob for one in each.alternatives],
+                token_ids=[one.token_id for one in each.alternatives],
+            )
+            for each in tokens
+        ],
+    )

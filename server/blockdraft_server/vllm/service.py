@@ -1,0 +1,226 @@
+"""The servicer of vLLM's engine protocol, a second face of `InferenceService`."""
+
+import asyncio
+import contextlib
+import datetime
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import grpc
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_protos.vllm import common_pb2, vllm_engine_pb2_grpc
+from blockdraft_protos.vllm import vllm_engine_pb2 as pb
+from blockdraft_runtime import version
+from blockdraft_runtime.status import stream_errors, unary_errors
+from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.routing.pool import VerifierPool
+from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, requests_of
+from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
+
+SERVICE = "vllm.grpc.engine.VllmEngine"
+# As vLLM's own server calls itself, which gateways look for.
+_SERVER_TYPE = "vllm-grpc"
+_CHUNK_BYTES = 64 << 10
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Completion = Callable[
+    [inference_pb2.StreamGenerateRequest, Context],
+    AsyncGenerator[inference_pb2.StreamGenerateResponse, None],
+]
+"""Yields the messages of a completion, as `InferenceService.messages` does."""
+
+
+class _Arrived(NamedTuple):
+    """What came of one of the completions: a message, an error, or None if it was aborted."""
+
+    completion: int
+    message: inference_pb2.StreamGenerateResponse | Exception | None
+
+
+@dataclass(slots=True)
+class _Running:
+    """The completions of a request that has not ended."""
+
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+    aborted: bool = False
+
+    def abort(self) -> None:
+        self.aborted = True
+        for task in self.tasks:
+            task.cancel()
+
+
+class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
+    """Serves gateways that speak to vLLM's workers."""
+
+    def __init__(
+        self,
+        model: str,
+        target: str,
+        pool: VerifierPool,
+        completion: Completion,
+        archive: TokenizerArchive,
+    ) -> None:
+        """Serve what `pool` holds under the name `model`; `completion` generates."""
+        self._model, self._target = model, target
+        self._pool, self._completion, self._archive = pool, completion, archive
+        self._running: dict[str, _Running] = {}
+        self._started = self._received = time.time()
+
+    @stream_errors
+    async def Generate(  # noqa: N802  # the method's name in the proto
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Stream the completions of a request, or each as a whole if it does not stream."""
+        self._received = time.time()
+        wanted = requests_of(request)
+        whole = [inference_pb2.StreamGenerateResponse() for _ in wanted]
+        async with contextlib.aclosing(self._messages(request, wanted, context)) as arrivals:
+            async for index, message in arrivals:
+                if message is None:
+                    yield aborted(index)
+                    continue
+                if request.stream:
+                    yield chunk_of(message, index)
+                    # All of it is told; the end repeats none.
+                    message.ClearField("token_ids")
+                    message.ClearField("log_probs")
+                else:
+                    whole[index].MergeFrom(message)
+                    message = whole[index]
+                if message.finish_reason:
+                    yield complete_of(message, index)
+
+    @unary_errors
+    async def Abort(  # noqa: N802
+        self, request: pb.AbortRequest, context: Context
+    ) -> pb.AbortResponse:
+        """End requests; those that are not known have ended."""
+        for request_id in request.request_ids:
+            if running := self._running.get(request_id):
+                running.abort()
+        return pb.AbortResponse()
+
+    @unary_errors
+    async def HealthCheck(  # noqa: N802
+        self, request: pb.HealthCheckRequest, context: Context
+    ) -> pb.HealthCheckResponse:
+        """Say whether a verifier is healthy."""
+        healthy = self._pool.capacity > 0
+        return pb.HealthCheckResponse(
+            healthy=healthy, message="" if healthy else "no verifier is ready"
+        )
+
+    @unary_errors
+    async def GetModelInfo(  # noqa: N802
+        self, request: pb.GetModelInfoRequest, context: Context
+    ) -> pb.GetModelInfoResponse:
+        """Describe the target."""
+        limits = self._pool.limits
+        if limits is None:
+            raise verifier_unavailable("no verifier is ready")
+        tokenizer = await self._archive.described()
+        return pb.GetModelInfoResponse(
+            model_path=self._target,
+            is_generation=True,
+            max_context_length=limits.max_context_tokens,
+            vocab_size=limits.vocabulary_size,
+            served_model_name=self._model,
+            tokenizer_path=self._target,
+            model_type=tokenizer.model_type,
+            architectures=tokenizer.architectures,
+            eos_token_ids=tokenizer.eos_token_ids,
+            pad_token_id=tokenizer.eos_token_ids[0] if tokenizer.eos_token_ids else 0,
+            bos_token_id=tokenizer.bos_token_id or 0,
+            max_req_input_len=limits.max_context_tokens - 1,
+        )
+
+    @unary_errors
+    async def GetServerInfo(  # noqa: N802
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoResponse:
+        """Describe this server."""
+        return pb.GetServerInfoResponse(
+            active_requests=len(self._running),
+            last_receive_timestamp=self._received,
+            uptime_seconds=time.time() - self._started,
+            server_type=_SERVER_TYPE,
+            data_parallel_size=1,
+            max_num_seqs=self._pool.capacity,
+        )
+
+    @unary_errors
+    async def GetLoads(  # noqa: N802
+        self, request: pb.GetLoadsRequest, context: Context
+    ) -> pb.GetLoadsResponse:
+        """Report how busy the healthy verifiers are together."""
+        load = self._pool.load
+        return pb.GetLoadsResponse(
+            timestamp=datetime.datetime.now(datetime.UTC).isoformat(),
+            version=version(),
+            dp_rank_count=1,
+            loads=[
+                pb.SchedulerLoad(
+                    num_running_reqs=load.running,
+                    num_waiting_reqs=load.waiting,
+                    num_total_reqs=load.running + load.waiting,
+                    token_usage=load.cache_usage,
+                    max_running_requests=self._pool.capacity,
+                )
+            ],
+        )
+
+    @stream_errors
+    async def GetTokenizer(  # noqa: N802
+        self, request: common_pb2.GetTokenizerRequest, context: Context
+    ) -> AsyncIterator[common_pb2.GetTokenizerChunk]:
+        """Stream a zip archive of the tokenizer's files."""
+        data, digest = await self._archive.zipped()
+        for start in range(0, len(data), _CHUNK_BYTES):
+            piece = data[start : start + _CHUNK_BYTES]
+            last = start + _CHUNK_BYTES >= len(data)
+            yield common_pb2.GetTokenizerChunk(data=piece, sha256=digest if last else "")
+
+    async def _messages(
+        self,
+        request: pb.GenerateRequest,
+        wanted: list[inference_pb2.StreamGenerateRequest],
+        context: Context,
+    ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
+        """Yield the messages of all completions as they come; None ends one that was aborted."""
+        running = _Running()
+        arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+
+        async def follow(index: int) -> None:
+            try:
+                messages = self._completion(wanted[index], context)
+                async with contextlib.aclosing(messages):
+                    async for message in messages:
+                        arrived.put_nowait(_Arrived(index, message))
+            except asyncio.CancelledError:
+                arrived.put_nowait(_Arrived(index, None))
+                raise
+            except Exception as error:
+                arrived.put_nowait(_Arrived(index, error))
+
+        # A gateway may forget to name its request, or use a name twice: then it cannot abort it.
+        name = request.request_id or uuid.uuid4().hex
+        self._running.setdefault(name, running)
+        running.tasks += [asyncio.create_task(follow(index)) for index in range(len(wanted))]
+        try:
+            left = len(wanted)
+            while left:
+                index, message = await arrived.get()
+                if isinstance(message, Exception):
+                    raise message
+                yield index, message
+                left -= message is None or bool(message.finish_reason)
+        finally:
+            if self._running.get(name) is running:
+                del self._running[name]
+            running.abort()
+            await asyncio.gather(*running.tasks, return_exceptions=True)

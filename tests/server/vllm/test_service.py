@@ -1,0 +1,259 @@
+"""vLLM's engine protocol: the same completions as by our own, and nothing ignored."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from tests.fakes.verifier import FakeVerifier, completion
+from tests.patience import PATIENCE_SECONDS
+from tests.server.support import EOS, Running, serving
+
+from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.vllm import vllm_engine_pb2 as pb
+from blockdraft_protos.vllm import vllm_engine_pb2_grpc
+from blockdraft_runtime.status import received_error
+
+PROMPT = [1, 2]
+
+
+@pytest.fixture
+async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
+    async with serving(verifier) as running:
+        yield running
+
+
+def stub(server: Running) -> Any:
+    return vllm_engine_pb2_grpc.VllmEngineStub(server.channel)
+
+
+def request(*, stream: bool = True, name: str = "a", **sampling: Any) -> pb.GenerateRequest:
+    return pb.GenerateRequest(
+        request_id=name,
+        tokenized=pb.TokenizedInput(input_ids=PROMPT),
+        sampling_params=pb.SamplingParams(**{"temperature": 0, "max_tokens": 8, **sampling}),
+        stream=stream,
+    )
+
+
+async def responses(server: Running, asked: pb.GenerateRequest) -> list[pb.GenerateResponse]:
+    return [one async for one in stub(server).Generate(asked, timeout=PATIENCE_SECONDS)]
+
+
+async def refusal(server: Running, asked: pb.GenerateRequest) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await responses(server, asked)
+    error = received_error(raised.value)
+    assert error is not None
+    return raised.value.code(), error.field or ""
+
+
+async def test_a_stream_is_chunks_of_new_tokens_and_an_end_without_any(server: Running) -> None:
+    *chunks, end = await responses(server, request())
+    told = [token for one in chunks for token in one.chunk.token_ids]
+    assert told == completion(PROMPT, 8)
+    assert all(one.chunk.completion_tokens == len(one.chunk.token_ids) for one in chunks)
+    assert (end.complete.finish_reason, list(end.complete.output_ids)) == ("length", [])
+    assert (end.complete.prompt_tokens, end.complete.completion_tokens) == (2, 0)
+    # As the fake verifier reports.
+    assert (end.complete.spec_draft_tokens, end.complete.spec_accepted_tokens) == (6, 4)
+
+
+async def test_without_a_stream_all_comes_at_once(server: Running) -> None:
+    [one] = await responses(server, request(stream=False))
+    assert list(one.complete.output_ids) == completion(PROMPT, 8)
+    assert one.complete.completion_tokens == 8
+
+
+async def test_a_text_is_tokenized_here(server: Running) -> None:
+    asked = request(stream=False)
+    asked.text = "\x01\x02"
+    [one] = await responses(server, asked)
+    assert list(one.complete.output_ids) == completion(PROMPT, 8)
+
+
+async def test_what_is_unset_means_what_vllm_means(server: Running, verifier: FakeVerifier) -> None:
+    asked = pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=PROMPT))
+    [one] = await responses(server, asked)
+    sampling = verifier.requests[-1].sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (1.0, 0, 1.0)
+    # The rest of the context.
+    assert len(one.complete.output_ids) == 62
+
+
+async def test_options_reach_the_verifier(server: Running, verifier: FakeVerifier) -> None:
+    options: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.5,
+        "min_p": 0.25,
+        "seed": 11,
+    }
+    await responses(server, request(stop_token_ids=[9], logprobs=2, **options))
+    told = verifier.requests[-1]
+    assert {name: getattr(told.sampling, name) for name in options} == options
+    assert list(told.stop_token_ids) == [9, EOS]
+    assert told.log_probs == 2
+    await responses(server, request(ignore_eos=True))
+    assert list(verifier.requests[-1].stop_token_ids) == []
+
+
+async def test_log_probabilities_lie_beside_their_tokens(server: Running) -> None:
+    [one] = await responses(server, request(stream=False, logprobs=2))
+    found = one.complete.output_logprobs
+    assert list(found.token_ids) == list(one.complete.output_ids)
+    assert len(found.token_logprobs) == len(found.top_logprobs) == 8
+    *chunks, _ = await responses(server, request(logprobs=2))
+    streamed = [value for each in chunks for value in each.chunk.output_logprobs.token_logprobs]
+    assert streamed == list(found.token_logprobs)
+
+
+async def test_several_completions_have_seeds_of_their_own(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    found = await responses(server, request(n=3, seed=5, temperature=1))
+    ends = [one.complete.index for one in found if one.WhichOneof("response") == "complete"]
+    assert sorted(ends) == [0, 1, 2]
+    for index in range(3):
+        told = [one.chunk for one in found if one.HasField("chunk") and one.chunk.index == index]
+        assert [token for one in told for token in one.token_ids] == completion(PROMPT, 8)
+    assert sorted(each.sampling.seed for each in verifier.requests) == [5, 6, 7]
+
+
+async def test_stop_texts_and_tokens(server: Running, verifier: FakeVerifier) -> None:
+    verifier.script = list(b"hello")
+    [one] = await responses(server, request(stream=False, stop=["ll"], max_tokens=5))
+    assert (one.complete.finish_reason, list(one.complete.output_ids)) == ("stop", list(b"hell"))
+    verifier.script = [*b"hi", EOS]
+    [one] = await responses(server, request(stream=False))
+    assert (one.complete.finish_reason, list(one.complete.output_ids)) == ("stop", [*b"hi", EOS])
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"frequency_penalty": 0.5},
+        {"presence_penalty": -0.5},
+        {"repetition_penalty": 1.5},
+        {"min_tokens": 1},
+        {"logit_bias": {1: 1.0}},
+        {"prompt_logprobs": 0},
+        {"truncate_prompt_tokens": -1},
+        {"include_stop_str_in_output": True},
+        {"json_schema": "{}"},
+        {"regex": "a"},
+        {"grammar": "a"},
+        {"structural_tag": "a"},
+        {"json_object": True},
+        {"choice": b""},
+        {"n": 17},
+    ],
+    ids=lambda sampling: next(iter(sampling)),
+)
+async def test_what_is_not_supported_is_refused_by_name(
+    server: Running, verifier: FakeVerifier, sampling: dict[str, Any]
+) -> None:
+    [name] = sampling
+    found = await refusal(server, request(**sampling))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, f"sampling_params.{name}")
+    assert verifier.requests == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kv_transfer_params": b""},
+        {"kv_transfer_params_json": ""},
+        {"mm_inputs": b""},
+        {"media_refs": b""},
+        {"extra_mm_inputs": [b""]},
+        {"data_parallel_rank": 1},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+async def test_what_a_request_may_bring_beside_its_text_is_refused_by_name(
+    server: Running, changed: dict[str, Any]
+) -> None:
+    asked = request()
+    asked.MergeFrom(pb.GenerateRequest(**changed))
+    [name] = changed
+    assert await refusal(server, asked) == (grpc.StatusCode.INVALID_ARGUMENT, name)
+
+
+def test_every_field_is_honoured_or_refused() -> None:
+    # Whoever adds one to the proto decides: a name that is not listed is refused.
+    from blockdraft_server.vllm import mapping
+
+    fields = {field.name for field in pb.SamplingParams.DESCRIPTOR.fields}
+    assert fields > mapping._SAMPLING
+    assert {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields} > mapping._FIELDS
+
+
+async def test_neutral_values_are_taken(server: Running) -> None:
+    asked = request(stream=False, repetition_penalty=1.0, n=1, skip_special_tokens=True)
+    asked.data_parallel_rank = 0
+    assert len(await responses(server, asked)) == 1
+
+
+async def test_an_aborted_request_says_so_and_frees_its_pages(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.hold_after = 1
+    call = stub(server).Generate(request(name="long", n=2), timeout=PATIENCE_SECONDS)
+    stream = aiter(call)
+    await anext(stream)
+    await stub(server).Abort(pb.AbortRequest(request_ids=["long", "unknown"]))
+    rest = [one async for one in stream]
+    ends = [one.complete.finish_reason for one in rest if one.HasField("complete")]
+    assert ends == ["abort", "abort"]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while verifier.cancelled < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_goes_away_ends_its_sequences(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.hold_after = 1
+    call = stub(server).Generate(request(n=2), timeout=PATIENCE_SECONDS)
+    await call.read()
+    call.cancel()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while verifier.cancelled < 2:
+            await asyncio.sleep(0.01)
+    assert (await stub(server).GetServerInfo(pb.GetServerInfoRequest())).active_requests == 0
+
+
+async def test_keys_guard_it_too(verifier: FakeVerifier) -> None:
+    async with serving(verifier, api_keys=("key",)) as guarded:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await responses(guarded, request())
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        call = stub(guarded).Generate(request(), metadata=(("authorization", "Bearer key"),))
+        assert len([one async for one in call]) > 1
+
+
+async def test_what_is_served_and_how_busy_it_is(server: Running, verifier: FakeVerifier) -> None:
+    assert (await stub(server).HealthCheck(pb.HealthCheckRequest())).healthy
+    info = await stub(server).GetServerInfo(pb.GetServerInfoRequest())
+    assert (info.server_type, info.max_num_seqs) == ("vllm-grpc", 4)
+    verifier.load = verifier_pb2.GetLoadResponse(
+        running_sequences=3, waiting_sequences=2, used_pages=1, total_pages=4
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            [load] = (await stub(server).GetLoads(pb.GetLoadsRequest())).loads
+            if load.num_running_reqs:
+                break
+            await asyncio.sleep(0.01)
+    assert (load.num_running_reqs, load.num_waiting_reqs, load.token_usage) == (3, 2, 0.25)
+
+
+async def test_a_request_too_large_to_decode_is_refused(server: Running) -> None:
+    asked = request()
+    asked.tokenized.input_ids.extend([1] * 10_000)
+    code, _ = await refusal(server, asked)
+    assert code is grpc.StatusCode.OUT_OF_RANGE
+    asked = request(stop=["x" * 100] * 11_500)
+    assert (await refusal(server, asked))[0] is grpc.StatusCode.INVALID_ARGUMENT
