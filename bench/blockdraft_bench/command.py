@@ -18,6 +18,7 @@ from blockdraft_bench.settings import (
     PeersSettings,
     ProcessorSettings,
 )
+from blockdraft_models.errors import ModelError
 from blockdraft_runtime.configuration.command import Configuration
 
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the chosen subcommand and return the exit code."""
     try:
         args.run_subcommand(args)
-    except BenchUsageError as error:
+    except (BenchUsageError, ModelError) as error:
         print(f"blockdraft bench: {error}", file=sys.stderr)
         return 2
     except (OSError, RuntimeError, ValueError) as error:

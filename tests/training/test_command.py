@@ -56,7 +56,7 @@ def test_what_is_wrong_is_said_without_a_trace(
     pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = str(tmp_path / "none.jsonl")
-    assert train("--corpus", corpus, "--output", str(tmp_path), "--target", str(pair.target)) == 1
+    assert train("--corpus", corpus, "--output", str(tmp_path), "--target", str(pair.target)) == 2
     message = capsys.readouterr().err
     assert message.startswith("blockdraft train: ")
     assert corpus in message

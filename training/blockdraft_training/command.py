@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockdraft_models.errors import ModelError
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_training.errors import TrainingError
+from blockdraft_training.errors import CorpusError, TrainingError
 from blockdraft_training.settings import CorpusSettings, DFlashSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, S
 
 
 def run_subcommand(command: str, args: argparse.Namespace) -> int:
-    """Run the chosen subcommand and return the exit code."""
+    """Run the chosen subcommand; return 2 if a file or model cannot be used, else 0 or 1."""
     try:
         code: int = args.run_subcommand(args)
     except (TrainingError, ModelError, OSError, RuntimeError, ValueError) as error:
         # The message says what is wrong with the input; a trace would hide it.
         print(f"blockdraft {command}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, CorpusError | ModelError) else 1
     return code
 
 
