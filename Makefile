@@ -38,13 +38,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(SERVE): $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[serve] into $(VENV)" >&2
-	$(PIP) install -c constraints.txt -e '.[serve]'
+	@echo "installing blockdraft[serve,openai] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve,openai]'
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[serve,train,bench,dev] into $(VENV)" >&2
-	$(PIP) install -c constraints.txt -e '.[serve,train,bench,dev]'
+	@echo "installing blockdraft[serve,openai,train,bench,dev] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve,openai,train,bench,dev]'
 	@touch $@ $(SERVE)
 
 $(TPU): $(PINS) $(DEV) | $(BIN)/python
@@ -107,7 +107,7 @@ lint: $(DEV)  ## check style, words, links, protos, import rules, workflows, and
 	$(BIN)/check-jsonschema -qq --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	@drift=$$(mktemp -d) && trap 'rm -rf "$$drift"' EXIT \
 	&& PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python sh protos/generate.sh "$$drift" \
-	&& diff -r -x __pycache__ protos/blockdraft_protos/v1 "$$drift/blockdraft_protos/v1" \
+	&& diff -r -x __pycache__ -x __init__.py -x py.typed protos/blockdraft_protos "$$drift/blockdraft_protos" \
 	&& echo "generated code is current" \
 	|| { echo "protos/blockdraft_protos is not what protos/ generates: make protos" >&2; exit 1; }
 

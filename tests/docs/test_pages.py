@@ -11,6 +11,7 @@ from tests.docs.pages import ROOT, pages, read
 ALLOWED_PATHS = (
     "/path",
     "/models/",
+    "/v1/",
     "/etc/blockdraft/",
     "/run/blockdraft",
     "/var/cache/blockdraft",

@@ -127,6 +127,8 @@ def test_everything_that_a_newcomer_reads_runs(tmp_path: Path) -> None:
     # Quickstart: both print the same text. The last line is of figures.
     drafted, plain = (text.splitlines()[:-1] for line, text in printed.items() if "--stats" in line)
     assert drafted == plain != []
+    for line, text in printed.items():
+        assert not line.startswith("curl") or '"choices"' in text, text
     kinds = [" ".join(line.split()[:2]) for line in printed]
     assert {"blockdraft chat", "blockdraft bench", "blockdraft generate"} <= set(kinds)
     assert kinds.count("blockdraft train") == 2

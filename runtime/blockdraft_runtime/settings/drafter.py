@@ -72,9 +72,8 @@ class DrafterSettings:
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter: str = setting(
         "auto",
-        "draft model: `auto`, the one shipped or published for this target, or with --learn "
-        "`dflash`; `dflash` or `eagle3`, the one shipped; a directory or hub id in one of these "
-        "forms; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
+        "draft model: `auto`, the one known for this target; `dflash` or `eagle3`, the one "
+        "shipped; a directory or hub id; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
         common=True,
     )
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
@@ -82,10 +81,9 @@ class DrafterSettings:
     max_feature_rows: int = 256  # most feature rows per sequence in one request
     feature_form: SentForm = setting(
         "auto",
-        "what the verifier sends of a position: the outputs of the target's layers, `raw`, or what "
-        "the drafter's first linear map makes of them, `projected`, which is a fifth of the bytes "
-        "with five layers; after a change of that map, sequences are computed again; `auto` is "
-        "projected, but raw where a drafter is learned from nothing, so that it learns the map too",
+        "what the verifier sends of a position: outputs of the target's layers, `raw`, or what the "
+        "drafter's first linear map makes of them, `projected`, which is smaller; `auto` is "
+        "projected, but raw where a drafter is learned from nothing",
     )
     block_size: int = setting(
         8,

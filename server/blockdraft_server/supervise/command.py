@@ -75,10 +75,13 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Checked before anything is downloaded.
             if ServePlan.of(settings, folder, os.environ).learns:
-                _require_training()
+                _require("--learn", _TRAINING, "train")
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
+            if plan.openai is not None:
+                _require("--openai", ("smg",), "openai")
+                plan = plan.observed(stack.enter_context(held_port()))
             if not plan.follows:
                 refuse_taken_ports(plan)
             if plan.learns and plan.verifier.process.metrics_port is None:
@@ -131,11 +134,11 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
     return found.returncode == 0
 
 
-def _require_training() -> None:
-    for package in _TRAINING:
+def _require(flag: str, packages: Sequence[str], extra: str) -> None:
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ValueError(
-                f"--learn needs {package}, which is not installed: pip install 'blockdraft[train]'"
+                f"{flag} needs {package}, which is not installed: pip install 'blockdraft[{extra}]'"
             )
 
 
@@ -155,6 +158,8 @@ def held_port() -> Iterator[int]:
 
 def refuse_taken_ports(plan: ServePlan) -> None:
     """Raise `OSError` if an address that a process is told to listen at cannot be had now."""
+    if plan.openai is not None:
+        refuse_taken_port("--openai", plan.openai.address)
     for each in (plan.server, plan.verifier, plan.drafter):
         if each is not None:
             process = each.process

@@ -27,6 +27,7 @@ DRAFTER = Configuration("drafter", DrafterSettings)
 USAGE_STATUS = 2
 # By name, so that nothing of it is imported to start it.
 TRAINER_MODULE = "blockdraft_training.online"
+GATEWAY_MODULE = "blockdraft_server.supervise.openai"
 # Verifier and drafter of one host talk over a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 # Beyond the time for which a process lets its calls go on.
@@ -71,6 +72,13 @@ class ServeSettings:
         minimum=1,
         common=True,
     )
+    openai: str | None = setting(
+        None,
+        "also serve OpenAI's HTTP API at this address, such as `127.0.0.1:8000`, without keys and "
+        "TLS; needs blockdraft[openai]",
+        metavar="HOST:PORT",
+        common=True,
+    )
     run_dir: Path | None = setting(
         None,
         "folder of the sockets between the processes; unset: a private temporary one",
@@ -104,6 +112,19 @@ class ServeSettings:
             raise ValueError("--peer-tls-cert needs --peer-listen")
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
+        if self.openai is not None:
+            self._check_openai()
+
+    def _check_openai(self) -> None:
+        if self.no_server:
+            raise ValueError("--openai and --no-server exclude each other")
+        if self.server.api_key_file is not None or self.server.tls is not None:
+            raise ValueError(
+                "--openai cannot be used with --api-key-file or --tls-cert: the gateway that it "
+                "starts passes no keys on, and connects in plaintext"
+            )
+        if self.server.process.address.startswith("unix"):
+            raise ValueError("--openai needs --listen host:port")
 
     @property
     def names_drafter(self) -> bool:
@@ -127,6 +148,14 @@ class ChildSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Gateway:
+    """The process that serves OpenAI's HTTP API."""
+
+    address: str
+    metrics_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServePlan:
     """The settings of each process."""
 
@@ -137,6 +166,7 @@ class ServePlan:
     host: TpuHost | None = None  # the TPU host this is; None without TPU
     # Environment variables that the processes inherit.
     environment: Mapping[str, str] = field(default_factory=dict)
+    openai: "Gateway | None" = None  # where OpenAI's HTTP API is served; None for nowhere
     # Variables that give a process its chips, by process.
     chips: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -182,6 +212,7 @@ class ServePlan:
             folder,
             host,
             {name: value for name, value in environ.items() if name not in left_out},
+            None if settings.openai is None else Gateway(settings.openai),
             _chips(host, split) if host and split else {},
         )
 
@@ -196,6 +227,8 @@ class ServePlan:
         if self.follows:
             return [verifier]
         children = []
+        if self.server is not None and self.openai is not None:
+            children.append(self._gateway(self.server, self.openai))
         if self.server is not None:
             children += [self._server(self.server, number) for number in range(self.server.servers)]
         children.append(verifier)
@@ -216,6 +249,31 @@ class ServePlan:
         """Return the plan with a metrics port that tells the trainer if the verifier is busy."""
         process = replace(self.verifier.process, metrics_port=metrics_port)
         return replace(self, verifier=replace(self.verifier, process=process))
+
+    def observed(self, metrics_port: int) -> "ServePlan":
+        """Return the plan with a port for the metrics of the gateway, which needs one."""
+        if self.openai is None or self.server is None:
+            return self
+        first = self.server.process.metrics_port
+        # After those of the server, the verifier, the drafter and further servers.
+        port = metrics_port if first is None else first + 2 + self.server.servers
+        return replace(self, openai=replace(self.openai, metrics_port=port))
+
+    def _gateway(self, server: ServerSettings, gateway: "Gateway") -> ChildSpec:
+        host, _, port = gateway.address.rpartition(":")
+        _, _, behind = server.process.address.rpartition(":")
+        flags = [
+            *(f"--host={host.strip('[]')}", f"--port={port}"),
+            f"--prometheus-host={server.process.metrics_address}",
+            f"--prometheus-port={gateway.metrics_port}",
+            "--log-level=error",
+        ]
+        return ChildSpec(
+            name="openai",
+            command=(sys.executable, "-m", GATEWAY_MODULE, f"127.0.0.1:{behind}", *flags),
+            health_address=None,
+            environment={**self.environment, "NO_COLOR": "1"},
+        )
 
     def _trainer(self, drafter: DrafterSettings) -> ChildSpec:
         flags = [f"--target={drafter.target}", f"--drafter={drafter.drafter}"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import urllib.request
 
 import grpc
 
@@ -11,6 +12,8 @@ from blockdraft_server.supervise.plan import ServePlan
 # A drafter that is ready is found within moments; one that died again is not waited for.
 _ATTACH_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+# It starts once the server is ready, and fetches the tokenizer from it.
+_GATEWAY_SECONDS = 60.0
 _NAMES = {"dflash": "DFlash", "eagle3": "EAGLE-3"}
 _DEFAULT_PORT = "50051"
 
@@ -28,6 +31,8 @@ async def summary(plan: ServePlan, seconds: float) -> str:
     if plan.server is not None:
         what = f"serves {plan.server.served_name} on {plan.server.process.address}"
     lines = [f"blockdraft {what}, ready after {seconds:.0f} s"]
+    if plan.openai is not None and not await gateway_ready(plan.openai.address):
+        lines.append("  openai     not ready yet")
     if isinstance(found, str):
         lines.append(f"  verifier   unknown ({found})")
     else:
@@ -53,9 +58,27 @@ def facts(
         ),
         ("drafter", _drafter(plan, found)),
     ]
+    if plan.openai is not None:
+        lines.append(("openai", f"http://{plan.openai.address}/v1"))
     if plan.server is not None:
         lines.append(("ask", _ask(plan.server.process.address)))
     return lines
+
+
+async def gateway_ready(address: str, patience_seconds: float = _GATEWAY_SECONDS) -> bool:
+    """Whether the gateway serves at an address, within so many seconds."""
+
+    def ready() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{address}/readiness", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    deadline = time.monotonic() + patience_seconds
+    while not (found := await asyncio.to_thread(ready)) and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+    return found
 
 
 async def describe(

@@ -74,4 +74,4 @@ def test_a_missing_package_ends_the_start_with_one_line(
 
 
 def test_what_is_needed_is_what_is_imported() -> None:
-    command._require_training()
+    command._require("--learn", command._TRAINING, "train")

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_SECONDS
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
-from blockdraft_server.supervise.summary import describe, facts
+from blockdraft_server.supervise.summary import describe, facts, gateway_ready
 
 DRAFTER = pb.AttachedDrafter(method="eagle3", block_size=8, trained=True)
 
@@ -68,6 +68,27 @@ def test_the_command_names_an_address_that_is_not_the_default() -> None:
     assert told("--listen", "0.0.0.0:50051")["ask"].endswith('blue?"')
     assert told("--listen", "localhost:8000")["ask"].endswith("--address localhost:8000")
     assert "ask" not in told("--no-server", "--peer-listen", "0.0.0.0:50052")
+
+
+def test_where_openai_is_served() -> None:
+    assert told("--openai", "127.0.0.1:8000")["openai"] == "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--api-key-file", "keys"), "passes no keys on"),
+        (("--no-server", "--peer-listen", "0.0.0.0:1"), "exclude each other"),
+        (("--listen", "unix:/tmp/a.sock"), "--openai needs --listen host:port"),
+    ],
+)
+def test_what_openai_does_not_go_with(flags: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        told("--openai", "127.0.0.1:8000", *flags)
+
+
+async def test_a_gateway_that_does_not_come_is_not_waited_for_long() -> None:
+    assert not await gateway_ready("127.0.0.1:1", 0.0)
 
 
 async def test_it_waits_for_the_drafter() -> None:

@@ -1,0 +1,199 @@
+"""`blockdraft serve --openai` as clients of OpenAI use it: through smg, to the same tokens."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from tests.models.tiny import write_hf_checkpoint
+from tests.patience import PATIENCE_SECONDS, until
+from tests.ports import free_ports
+from tests.verifier.support import tiny_decoder
+
+from blockdraft_client import ChatMessage, Client, SpeculationParams
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 5 * PATIENCE_SECONDS
+PLAIN = SpeculationParams(disabled=True)
+TEXT = "How deep is the pond? Tiefe: zwölf Fuß, 深い 🦆"
+
+
+@dataclass
+class Service:
+    """A running `blockdraft serve --openai`."""
+
+    process: subprocess.Popen[bytes]
+    grpc: str
+    http: str
+
+    def gateway(self) -> psutil.Process | None:
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                # It calls itself so.
+                if "smg" in " ".join(child.cmdline()):
+                    return child
+        return None
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.http}/readiness", timeout=PATIENCE_SECONDS):
+                return True
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    directory = tmp_path_factory.mktemp("openai")
+    write_hf_checkpoint(tiny_decoder(), directory / "target")
+    port = free_ports(2)
+    service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+    flags = f"""
+        --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
+        --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
+        --draft-policy fixed --model-name tiny
+    """
+    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
+    log = (directory / "log").open("wb")
+    process = subprocess.Popen(command, stderr=log, env=environment)
+    running = Service(process, service_address, f"http://{http}")
+    try:
+        with Client(service_address) as client:
+            client.wait_ready(READY_SECONDS)
+            until(lambda: client.model().drafter is not None)
+        until(running.ready)
+        yield running
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(READY_SECONDS)
+        log.close()
+        print((directory / "log").read_text()[-5000:])
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.http}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def ours(service: Service) -> Iterator[Client]:
+    with Client(service.grpc, timeout=READY_SECONDS) as client:
+        yield client
+
+
+def whole(text: str) -> str:
+    """Return a text without the half of a character that a limit left, which smg does not show."""
+    return text.rstrip("\ufffd")
+
+
+def chat(client: openai.OpenAI, **options: Any) -> Any:
+    messages: Any = [{"role": "user", "content": TEXT}]
+    fields = {"model": "tiny", "messages": messages, "max_tokens": 24, "temperature": 0}
+    return client.chat.completions.create(**{**fields, **options})
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1, "seed": 7}])
+def test_a_conversation_gets_what_plain_decoding_gives(
+    client: openai.OpenAI, ours: Client, options: dict[str, Any]
+) -> None:
+    prompt = [ChatMessage("user", TEXT)]
+    plain = ours.generate(prompt, max_tokens=24, speculation=PLAIN, **options)
+    found = chat(client, **options)
+    [choice] = found.choices
+    # The gateway tokenizes by itself, and drafts are verified behind it.
+    assert found.usage.prompt_tokens == plain.usage.prompt_tokens
+    assert choice.message.content == whole(plain.text)
+    assert choice.finish_reason == plain.finish_reason
+    assert found.usage.completion_tokens == plain.usage.output_tokens
+    stream = chat(client, stream=True, **options)
+    pieces = [piece.choices[0].delta.content or "" for piece in stream if piece.choices]
+    assert "".join(pieces) == whole(plain.text)
+
+
+def test_a_text_is_continued(client: openai.OpenAI, ours: Client) -> None:
+    plain = ours.generate(TEXT, max_tokens=24, speculation=PLAIN)
+    found = client.completions.create(model="tiny", prompt=TEXT, max_tokens=24, temperature=0)
+    assert found.choices[0].text == whole(plain.text)
+    stop = plain.text[5:8]
+    stopped = client.completions.create(
+        model="tiny", prompt=TEXT, max_tokens=24, temperature=0, stop=[stop]
+    )
+    assert stopped.choices[0].text == plain.text[: plain.text.index(stop)]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+async def test_many_ask_at_once_and_asynchronously(service: Service, ours: Client) -> None:
+    plain = ours.generate([ChatMessage("user", TEXT)], max_tokens=24, speculation=PLAIN)
+    async with openai.AsyncOpenAI(base_url=f"{service.http}/v1", api_key="none") as client:
+        messages: Any = [{"role": "user", "content": TEXT}]
+        asked = client.chat.completions.create
+        found = await asyncio.gather(
+            *(
+                asked(model="tiny", messages=messages, max_tokens=24, temperature=0)
+                for _ in range(8)
+            )
+        )
+    assert {each.choices[0].message.content for each in found} == {whole(plain.text)}
+
+
+def test_log_probabilities_and_several_choices(client: openai.OpenAI, ours: Client) -> None:
+    prompt = [ChatMessage("user", TEXT)]
+    plain = ours.generate(prompt, max_tokens=8, logprobs=2, speculation=PLAIN)
+    found = chat(client, max_tokens=8, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    for mine, theirs in zip(found, plain.log_probs, strict=True):
+        assert mine.logprob == pytest.approx(theirs.chosen.log_prob, abs=1e-4)
+        assert len(mine.top_logprobs) == 2
+    several = chat(client, n=3, temperature=1, seed=3).choices
+    assert [choice.index for choice in several] == [0, 1, 2]
+    for offset, choice in enumerate(several):
+        alone = ours.generate(prompt, max_tokens=24, temperature=1, seed=3 + offset)
+        assert choice.message.content == whole(alone.text)
+
+
+def test_the_model_has_its_name(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    with pytest.raises(openai.NotFoundError):
+        chat(client, model="another")
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"response_format": {"type": "json_object"}}, "json_schema"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(
+    client: openai.OpenAI, option: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"sampling_params.{field} is not supported"):
+        chat(client, **option)
+
+
+def test_a_prompt_that_is_too_long_is_a_bad_request(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        chat(client, messages=[{"role": "user", "content": "duck " * 500}])
+
+
+def test_a_gateway_that_dies_is_started_again(service: Service, client: openai.OpenAI) -> None:
+    first = service.gateway()
+    assert first is not None
+    first.kill()
+    until(lambda: service.gateway() not in (None, first))
+    until(service.ready)
+    assert chat(client).choices[0].message.content
