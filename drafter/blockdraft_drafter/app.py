@@ -11,7 +11,6 @@ import grpc
 import ml_dtypes
 import numpy as np
 from flax import nnx
-from jaxtyping import DTypeLike
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from blockdraft_drafter.compiled import buffer
@@ -25,10 +24,10 @@ from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_drafter.sources import obtain_drafter
-from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.decoder.sharding import Placement, placement_on_all_devices
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import cache_dtype, serving_dtype
-from blockdraft_models.weights.loading import Checkpoint, load_embedding_and_head
+from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_and_head
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -141,7 +140,9 @@ def load_method(
         form = "raw" if learning is not None and learning.store.base() is None else "projected"
     capacity = Capacity(
         max_sequences=settings.max_sequences,
-        max_context_tokens=_most_positions(settings, drafter, checkpoint, dtype),
+        max_context_tokens=_most_positions(
+            settings, drafter, target, checkpoint.config.max_position_embeddings, placement
+        ),
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
         projected=form == "projected",
@@ -166,22 +167,29 @@ def load_method(
 
 
 def _most_positions(
-    settings: DrafterSettings, drafter: Drafter[Any], target: Checkpoint, dtype: DTypeLike
+    settings: DrafterSettings,
+    drafter: Drafter[Any],
+    target: EmbeddingAndHead,
+    limit: int,
+    placement: Placement | None,
 ) -> int:
-    """Return the capacity of a slot: as asked, or what the target may need and memory holds."""
-    if settings.max_model_len is not None:
-        return settings.max_model_len
-    limit = target.config.max_position_embeddings
+    """Return the capacity of a slot: as asked, or what a target of this limit may need, if it fits.
+
+    `target` are the parts of the target that the drafter holds too.
+    """
+    config = drafter.model.config.decoder
+    wanted = min(settings.max_model_len or limit, limit)
     capacity = buffer.fitting_capacity(
-        drafter.model.config.decoder,
+        config,
         slots=settings.max_sequences,
-        dtype=cache_dtype(dtype),
-        budget_bytes=cache_budget_bytes(nnx.state(drafter.model)),
+        dtype=cache_dtype(target.embedding.dtype),
+        budget_bytes=cache_budget_bytes((nnx.state(drafter.model), target)),
+        sharding=None if placement is None else buffer.HeadSharding.of(config, placement),
     )
-    if capacity >= limit:
-        return limit
+    if capacity >= wanted:
+        return wanted
     if capacity == 0:
-        raise ValueError("there is no memory for --max-sequences: lower it, or set --max-model-len")
+        raise ValueError("there is no memory for the draft KV cache: lower --max-sequences")
     logger.warning(
         "memory holds the first %d tokens of a sequence; longer ones are decoded undrafted",
         capacity,

@@ -105,6 +105,7 @@ class ServerApp:
             settings.target,
             self._pool,
             self._service.messages,
+            lambda context: self._api_keys.tenant(context.invocation_metadata()).salt,
             TokenizerArchive(settings.target),
         )
 

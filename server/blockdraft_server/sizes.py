@@ -26,6 +26,7 @@ _BYTES_PER_ID = 5
 
 # Fields of a request, of `Prompt`, and of the messages in it.
 _PROMPT = 2
+_PROMPT_TEXT = 3  # of vLLM's requests
 _TEXT, _TOKEN_IDS, _CONVERSATION = 1, 2, 3
 _VALUES, _MESSAGES, _CONTENT = 1, 1, 2
 # Wire types of protobuf.
@@ -75,16 +76,19 @@ def check_size(
 def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits | None) -> None:
     """Refuse an encoded request of vLLM's protocol that is too large, without decoding it.
 
-    Its field 2 holds a text, for reference, and token ids. `limits` are None while not known.
+    Its prompt is field 2, a text for reference and token ids, or field 3, a text. `limits` are None
+    while not known.
     """
     if len(data) <= _UNCHECKED_BYTES:
         return
     id_bytes = other_bytes = 0
+    prompt = (_PROMPT, _PROMPT_TEXT)
     walk = _Walk(data)
     try:
         for number, kind, start, end in walk.fields(0, len(data)):
-            if (number, kind) != (_PROMPT, _BYTES):
+            if kind != _BYTES or number not in prompt:
                 other_bytes += end - start
+            if number != _PROMPT:
                 continue
             for inner, _, first, last in walk.fields(start, end):
                 id_bytes += (last - first) * (inner == _TOKEN_IDS)
@@ -93,11 +97,12 @@ def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits
         raise invalid_argument("tokenized", message, limit=MAX_FIELDS) from None
     except ValueError:
         raise malformed() from None
-    # A prompt may also come as text.
-    most_bytes = max_prompt_bytes + _MAX_OTHER_BYTES
-    if max(id_bytes, other_bytes) > most_bytes:
-        message = f"the request has more than {most_bytes} bytes"
-        raise invalid_argument("tokenized", message, limit=most_bytes)
+    if other_bytes > _MAX_OTHER_BYTES:
+        message = f"all but the prompt has {other_bytes} bytes, at most {_MAX_OTHER_BYTES} may be"
+        raise invalid_argument("sampling_params", message, limit=_MAX_OTHER_BYTES)
+    if id_bytes > max_prompt_bytes:
+        message = f"the prompt has {id_bytes} bytes, at most {max_prompt_bytes} are allowed"
+        raise invalid_argument("tokenized", message, limit=max_prompt_bytes)
     least = -(-id_bytes // _BYTES_PER_ID)
     if limits is not None and least >= limits.max_context_tokens:
         raise prompt_too_long(least, limits.max_context_tokens)

@@ -131,5 +131,5 @@ def _interrupt_when_started(
 
 
 def test_a_target_that_is_nowhere_is_said_so_at_once(capsys: Capture) -> None:
-    assert main(["demo", "--model", "some-model"]) == 1
+    assert main(["demo", "--model", "some-model"]) == 2
     assert "'some-model' is neither a directory" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -49,6 +50,9 @@ class Service:
         try:
             with urllib.request.urlopen(f"{self.http}/readiness", timeout=PATIENCE_SECONDS):
                 return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
@@ -164,6 +168,33 @@ def test_log_probabilities_and_several_choices(client: openai.OpenAI, ours: Clie
         assert choice.message.content == whole(alone.text)
 
 
+def test_responses_and_messages(service: Service, client: openai.OpenAI, ours: Client) -> None:
+    plain = ours.generate([ChatMessage("user", TEXT)], max_tokens=24, speculation=PLAIN)
+    found = client.responses.create(
+        model="tiny", input=TEXT, max_output_tokens=24, temperature=0, store=False
+    )
+    assert found.output_text == whole(plain.text)
+    body = {
+        "model": "tiny",
+        "max_tokens": 24,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": TEXT}],
+    }
+    asked = urllib.request.Request(
+        f"{service.http}/v1/messages",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as response:
+        [content] = json.load(response)["content"]
+    assert content["text"] == whole(plain.text)
+
+
+def test_the_usage_counts_drafted_tokens(client: openai.OpenAI) -> None:
+    details = chat(client).usage.completion_tokens_details
+    assert details.rejected_prediction_tokens + details.accepted_prediction_tokens > 0
+
+
 def test_the_model_has_its_name(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     with pytest.raises(openai.NotFoundError):
@@ -183,6 +214,18 @@ def test_what_is_not_supported_is_refused_by_name(
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=f"sampling_params.{field} is not supported"):
         chat(client, **option)
+
+
+def test_nobody_may_give_the_gateway_other_workers(service: Service) -> None:
+    asked = urllib.request.Request(
+        f"{service.http}/workers",
+        json.dumps({"url": "grpc://127.0.0.1:1"}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS)
+    raised.value.close()
+    assert raised.value.code in (401, 403)
 
 
 def test_a_prompt_that_is_too_long_is_a_bad_request(client: openai.OpenAI) -> None:

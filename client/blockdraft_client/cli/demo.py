@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
 from blockdraft_client.cli.options import add_old_name
-from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
+from blockdraft_client.cli.output import FAILED, OK, UsageError, print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _fetch_target(spec: str) -> None:
     try:
         resolve.resolve_target(spec)
     except ValueError as error:
-        raise CommandFailedError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def serve_arguments(args: argparse.Namespace) -> list[str]:

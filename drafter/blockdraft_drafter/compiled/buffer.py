@@ -4,6 +4,7 @@ Lengths are counters kept by the host, never array shapes, so nothing is compile
 grow. Keys are stored normalized and rotated, values as projected.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -110,14 +111,23 @@ def shapes(
 
 
 def fitting_capacity(
-    config: DecoderConfig, *, slots: int, dtype: DTypeLike, budget_bytes: int
+    config: DecoderConfig,
+    *,
+    slots: int,
+    dtype: DTypeLike,
+    budget_bytes: int,
+    sharding: HeadSharding | None = None,
 ) -> int:
-    """Return the most positions per slot, whole chunks, of a buffer of so many bytes.
-
-    As if one device held it all.
-    """
-    chunk = shapes(config, slots=slots, capacity=CHUNK, dtype=dtype)
-    chunk_bytes: int = sum(part.size * part.dtype.itemsize for pair in chunk for part in pair)
+    """Return the most positions per slot, whole chunks, for so many bytes on each device."""
+    chunk = shapes(config, slots=slots, capacity=CHUNK, dtype=dtype, sharding=sharding)
+    parts = [part for pair in chunk for part in pair]
+    held = [
+        part.shape if part.sharding is None else part.sharding.shard_shape(part.shape)
+        for part in parts
+    ]
+    chunk_bytes: int = sum(
+        math.prod(shape) * part.dtype.itemsize for shape, part in zip(held, parts, strict=True)
+    )
     return budget_bytes // chunk_bytes * CHUNK
 
 

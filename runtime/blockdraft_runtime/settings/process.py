@@ -46,7 +46,7 @@ class Size(int):
 def parse_size(text: str) -> Size:
     """Return the bytes of a size such as `4GiB`, `500MB` or a plain number."""
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    if found is None or len(text) > 20:
         raise ValueError(f"must be a size such as 512MiB or 4GiB, got {text!r}")
     unit = (found[2] or "").upper()
     power = _SIZE_UNITS.index(unit[0]) + 1 if unit else 0

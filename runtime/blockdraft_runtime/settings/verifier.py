@@ -60,8 +60,8 @@ class CacheSettings:
     kv_cache_bytes: int | None = setting(
         None,
         "size of the KV cache on each device, such as `4GiB`; unset: what --max-sequences of full "
-        "length take, but no more than is free on an accelerator, and on CPU 1 GiB or an eighth of "
-        "the memory",
+        "length take, at most what is free on an accelerator, and on CPU the smaller of 1 GiB and "
+        "an eighth of the memory",
         flag="kv-cache-memory",
         metavar="SIZE",
         parse=parse_size,

@@ -122,7 +122,9 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
     # A process of its own, because this one imports no models.
     command = [sys.executable, "-m", "blockdraft_drafter"]
     # The bars of the start are about to be drawn where its log would stand.
-    process = replace(drafter.process, log_level="warning" if sys.stderr.isatty() else "info")
+    process = drafter.process
+    if sys.stderr.isatty() and process.log_level == "info":
+        process = replace(process, log_level="warning")
     command += DRAFTER.flags(replace(drafter, find=True, process=process))
     # It reads files only, and must not take a chip.
     found = subprocess.run(
@@ -216,9 +218,14 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
             handler.setStream(supervisor.output)
 
     async def announce() -> None:
-        text = await summary(plan, time.monotonic() - started)
-        if display is not None:
-            display.close()
+        try:
+            text = await summary(plan, time.monotonic() - started)
+        except Exception:
+            logger.exception("ready, but there is no summary")
+            return
+        finally:
+            if display is not None:
+                display.close()
         supervisor.output.write(f"{text}\n")
 
     stop_requested = asyncio.Event()
@@ -231,6 +238,8 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     def on_signal(number: signal.Signals) -> None:
         received.append(number)
         stop_requested.set()
+        if display is not None:
+            display.close()
         if len(received) > 1:
             logger.warning("asked twice: stopping at once")
             running.cancel()
@@ -255,6 +264,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         supervisor.output.drain()
         if display is not None:
             display.close()
+            display.join()
     return EXIT_INTERRUPTED if received and received[0] is signal.SIGINT else 0
 
 

@@ -1,5 +1,7 @@
 """Which processes `blockdraft serve` starts, its settings and those of each process; no I/O."""
 
+import ipaddress
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +30,10 @@ USAGE_STATUS = 2
 # By name, so that nothing of it is imported to start it.
 TRAINER_MODULE = "blockdraft_training.online"
 GATEWAY_MODULE = "blockdraft_server.supervise.openai"
+# Hosts of addresses at which a process listens on all interfaces.
+_EVERYWHERE = ("", "0.0.0.0", "[::]")
+# Of an HTTP request, beside its prompt.
+_ROOM_BYTES = 256 << 10
 # Verifier and drafter of one host talk over a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 # Beyond the time for which a process lets its calls go on.
@@ -123,8 +129,21 @@ class ServeSettings:
                 "--openai cannot be used with --api-key-file or --tls-cert: the gateway that it "
                 "starts passes no keys on, and connects in plaintext"
             )
-        if self.server.process.address.startswith("unix"):
-            raise ValueError("--openai needs --listen host:port")
+        if self.server.servers > 1:
+            raise ValueError(
+                "--openai and --servers exclude each other: it would reach one of them"
+            )
+        host, _, port = self.server.process.address.rpartition(":")
+        if host.startswith("unix") or port == "0":
+            raise ValueError("--openai needs --listen host:port, with a port other than 0")
+        if self.openai == self.server.process.address:
+            raise ValueError("--openai and --listen must not be the same address")
+        try:
+            ipaddress.ip_address((self.openai or "").rpartition(":")[0].strip("[]"))
+        except ValueError:
+            raise ValueError(
+                f"--openai must be an IP address with a port, as 127.0.0.1:8000, got {self.openai}"
+            ) from None
 
     @property
     def names_drafter(self) -> bool:
@@ -261,17 +280,24 @@ class ServePlan:
 
     def _gateway(self, server: ServerSettings, gateway: "Gateway") -> ChildSpec:
         host, _, port = gateway.address.rpartition(":")
-        _, _, behind = server.process.address.rpartition(":")
+        here, _, behind = server.process.address.rpartition(":")
+        behind = f"{'127.0.0.1' if here in _EVERYWHERE else here}:{behind}"
+        drain = math.ceil(server.process.drain_seconds)
         flags = [
             *(f"--host={host.strip('[]')}", f"--port={port}"),
+            f"--shutdown-grace-period-secs={drain}",
+            f"--max-payload-size={server.limits.max_prompt_bytes + _ROOM_BYTES}",
+            # There is one server: nothing to turn to, and the client decides what to send again.
+            *("--disable-circuit-breaker", "--disable-retries"),
             f"--prometheus-host={server.process.metrics_address}",
             f"--prometheus-port={gateway.metrics_port}",
             "--log-level=error",
         ]
         return ChildSpec(
             name="openai",
-            command=(sys.executable, "-m", GATEWAY_MODULE, f"127.0.0.1:{behind}", *flags),
+            command=(sys.executable, "-m", GATEWAY_MODULE, behind, *flags),
             health_address=None,
+            stop_seconds=drain + _STOP_MARGIN_SECONDS,
             environment={**self.environment, "NO_COLOR": "1"},
         )
 

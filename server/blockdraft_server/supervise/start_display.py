@@ -19,6 +19,7 @@ from blockdraft_server.supervise.plan import ChildSpec
 
 _POLL_SECONDS = 0.5
 _DRAW_SECONDS = 0.2
+_JOIN_SECONDS = 1.0
 # A line of the log: level, process, message.
 _LOGGED = re.compile(r"\S+Z ([A-Z]+) +(\S+) [\w.]+: (.*)")
 _STYLES = {"WARNING": "yellow", "ERROR": "red"}
@@ -76,6 +77,10 @@ class StartDisplay:
         """Remove the bars within moments, and pass all lines on from now on."""
         self._closing.set()
 
+    def join(self) -> None:
+        """Wait for moments until the bars are gone, and the cursor is back."""
+        self._drawing.join(_JOIN_SECONDS)
+
     def write(self, data: bytes) -> int:
         """Write whole lines; called by the thread of `Output`."""
         if self._closing.is_set():
@@ -107,7 +112,8 @@ class StartDisplay:
         total = stage.total or None
         if (task.description, task.total) != (stage.name, total):
             # The estimate of another stage says nothing of this one.
-            self._progress.reset(bar, description=stage.name, total=total)
+            self._progress.reset(bar, description=stage.name)
+            task.total = total  # `reset` takes None for "as before"
         count = f"{stage.done}/{stage.total}" if 1 < stage.total < _MOST_COUNTED else ""
         self._progress.update(bar, completed=stage.done, count=count)
 

@@ -1,7 +1,9 @@
 """What `blockdraft serve` prints once everything is ready."""
 
 import asyncio
+import http.client
 import time
+import urllib.error
 import urllib.request
 
 import grpc
@@ -31,8 +33,10 @@ async def summary(plan: ServePlan, seconds: float) -> str:
     if plan.server is not None:
         what = f"serves {plan.server.served_name} on {plan.server.process.address}"
     lines = [f"blockdraft {what}, ready after {seconds:.0f} s"]
-    if plan.openai is not None and not await gateway_ready(plan.openai.address):
-        lines.append("  openai     not ready yet")
+    if plan.openai is not None:
+        ready = await gateway_ready(plan.openai.address)
+        text = f"http://{plan.openai.address}/v1{'' if ready else ', not ready yet'}"
+        lines.append(f"  openai     {text}")
     if isinstance(found, str):
         lines.append(f"  verifier   unknown ({found})")
     else:
@@ -58,8 +62,6 @@ def facts(
         ),
         ("drafter", _drafter(plan, found)),
     ]
-    if plan.openai is not None:
-        lines.append(("openai", f"http://{plan.openai.address}/v1"))
     if plan.server is not None:
         lines.append(("ask", _ask(plan.server.process.address)))
     return lines
@@ -70,11 +72,16 @@ async def gateway_ready(address: str, patience_seconds: float = _GATEWAY_SECONDS
 
     def ready() -> bool:
         try:
-            with urllib.request.urlopen(f"http://{address}/readiness", timeout=5):
+            with opener.open(f"http://{address}/readiness", timeout=5):
                 return True
-        except OSError:
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        except (OSError, http.client.HTTPException):
             return False
 
+    # It is on this host, so no proxy is on the way.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + patience_seconds
     while not (found := await asyncio.to_thread(ready)) and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.request import check_request
 
 MAX_COMPLETIONS = 16
 """Most completions of one request, `n`."""
@@ -18,6 +19,7 @@ _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
 }
 ABORTED = "abort"
+_MOST = (1 << 31) - 1
 # The fields of a request that are honoured.
 _FIELDS = frozenset(("request_id", "tokenized", "text", "sampling_params", "stream"))
 _SAMPLING = frozenset(
@@ -40,7 +42,17 @@ def requests_of(request: pb.GenerateRequest) -> list[inference_pb2.StreamGenerat
         raise invalid_argument(
             "sampling_params.n", f"n must be at most {MAX_COMPLETIONS}, got {count}", value=count
         )
-    return [_request(request, index) for index in range(count)]
+    first = _request(request)
+    # Before it is copied: a list may be long.
+    check_request(first)
+    wanted = [first]
+    for index in range(1, count):
+        wanted.append(inference_pb2.StreamGenerateRequest())
+        wanted[index].CopyFrom(first)
+        if sampling.HasField("seed"):
+            # Completions of one request must differ.
+            wanted[index].sampling.seed = sampling.seed + index
+    return wanted
 
 
 def chunk_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb.GenerateResponse:
@@ -77,30 +89,39 @@ def aborted(index: int) -> pb.GenerateResponse:
     return pb.GenerateResponse(complete=pb.GenerateComplete(finish_reason=ABORTED, index=index))
 
 
-def _request(request: pb.GenerateRequest, index: int) -> inference_pb2.StreamGenerateRequest:
+def _request(request: pb.GenerateRequest) -> inference_pb2.StreamGenerateRequest:
     sampling = request.sampling_params
     ours = inference_pb2.SamplingOptions(
         temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
-        top_k=sampling.top_k,
+        # Far beyond any vocabulary.
+        top_k=min(sampling.top_k, _MOST),
         top_p=sampling.top_p or 1.0,
         min_p=sampling.min_p,
         stop_sequences=sampling.stop,
-        stop_token_ids=sampling.stop_token_ids,
+        stop_token_ids=_ids("sampling_params.stop_token_ids", sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
     )
     if sampling.HasField("max_tokens"):
-        ours.max_output_tokens = sampling.max_tokens
+        # More than the context holds is reduced to that.
+        ours.max_output_tokens = min(sampling.max_tokens, _MOST)
     if sampling.HasField("seed"):
-        # Completions of one request must differ.
-        ours.seed = sampling.seed + index
+        ours.seed = sampling.seed
     if sampling.HasField("logprobs"):
         ours.log_probs = sampling.logprobs
     prompt = inference_pb2.Prompt()
     if request.WhichOneof("input") == "text":
         prompt.text = request.text
     else:
-        prompt.token_ids.values.extend(request.tokenized.input_ids)
+        ids = _ids("tokenized.input_ids", request.tokenized.input_ids)
+        prompt.token_ids.values.extend(ids)
     return inference_pb2.StreamGenerateRequest(prompt=prompt, sampling=ours)
+
+
+def _ids(field: str, ids: Sequence[int]) -> Sequence[int]:
+    """Return token ids that fit into ours, which are signed."""
+    if ids and max(ids) > _MOST:
+        raise invalid_argument(field, f"{field} holds {max(ids)}, which is no token id")
+    return ids
 
 
 def _unsupported(request: pb.GenerateRequest) -> Iterator[str]:

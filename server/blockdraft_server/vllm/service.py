@@ -6,7 +6,7 @@ import datetime
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
@@ -41,19 +41,6 @@ class _Arrived(NamedTuple):
     message: inference_pb2.StreamGenerateResponse | Exception | None
 
 
-@dataclass(slots=True)
-class _Running:
-    """The completions of a request that has not ended."""
-
-    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
-    aborted: bool = False
-
-    def abort(self) -> None:
-        self.aborted = True
-        for task in self.tasks:
-            task.cancel()
-
-
 class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     """Serves gateways that speak to vLLM's workers."""
 
@@ -63,12 +50,18 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         target: str,
         pool: VerifierPool,
         completion: Completion,
+        tenant: Callable[[Context], bytes],
         archive: TokenizerArchive,
     ) -> None:
-        """Serve what `pool` holds under the name `model`; `completion` generates."""
+        """Serve what `pool` holds under the name `model`.
+
+        `completion` generates, and `tenant` tells callers apart.
+        """
         self._model, self._target = model, target
-        self._pool, self._completion, self._archive = pool, completion, archive
-        self._running: dict[str, _Running] = {}
+        self._pool, self._archive = pool, archive
+        self._completion, self._tenant = completion, tenant
+        # By the tenant that asked, and its name for the request.
+        self._running: dict[tuple[bytes, str], list[asyncio.Task[None]]] = {}
         self._started = self._received = time.time()
 
     @stream_errors
@@ -79,12 +72,12 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._received = time.time()
         wanted = requests_of(request)
         whole = [inference_pb2.StreamGenerateResponse() for _ in wanted]
+        ends: dict[int, pb.GenerateResponse] = {}
         async with contextlib.aclosing(self._messages(request, wanted, context)) as arrivals:
             async for index, message in arrivals:
                 if message is None:
-                    yield aborted(index)
-                    continue
-                if request.stream:
+                    ends[index] = aborted(index)
+                elif request.stream:
                     yield chunk_of(message, index)
                     # All of it is told; the end repeats none.
                     message.ClearField("token_ids")
@@ -92,17 +85,23 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 else:
                     whole[index].MergeFrom(message)
                     message = whole[index]
-                if message.finish_reason:
-                    yield complete_of(message, index)
+                if message is not None and message.finish_reason:
+                    ends[index] = complete_of(message, index)
+                if request.stream and index in ends:
+                    yield ends.pop(index)
+        # Gateways count the completions of a request that does not stream in the order of arrival.
+        for _, end in sorted(ends.items()):
+            yield end
 
     @unary_errors
     async def Abort(  # noqa: N802
         self, request: pb.AbortRequest, context: Context
     ) -> pb.AbortResponse:
         """End requests; those that are not known have ended."""
+        tenant = self._tenant(context)
         for request_id in request.request_ids:
-            if running := self._running.get(request_id):
-                running.abort()
+            for task in self._running.get((tenant, request_id), ()):
+                task.cancel()
         return pb.AbortResponse()
 
     @unary_errors
@@ -192,7 +191,6 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         context: Context,
     ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
         """Yield the messages of all completions as they come; None ends one that was aborted."""
-        running = _Running()
         arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
 
         async def follow(index: int) -> None:
@@ -201,26 +199,33 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 async with contextlib.aclosing(messages):
                     async for message in messages:
                         arrived.put_nowait(_Arrived(index, message))
-            except asyncio.CancelledError:
-                arrived.put_nowait(_Arrived(index, None))
-                raise
             except Exception as error:
                 arrived.put_nowait(_Arrived(index, error))
 
+        def ended(task: "asyncio.Task[None]", index: int) -> None:
+            # Also of a task that was cancelled before it began.
+            if task.cancelled():
+                arrived.put_nowait(_Arrived(index, None))
+
         # A gateway may forget to name its request, or use a name twice: then it cannot abort it.
-        name = request.request_id or uuid.uuid4().hex
-        self._running.setdefault(name, running)
-        running.tasks += [asyncio.create_task(follow(index)) for index in range(len(wanted))]
+        name = self._tenant(context), request.request_id or uuid.uuid4().hex
+        tasks = [asyncio.create_task(follow(index)) for index in range(len(wanted))]
+        for index, task in enumerate(tasks):
+            task.add_done_callback(partial(ended, index=index))
+        self._running.setdefault(name, tasks)
+        left = set(range(len(wanted)))
         try:
-            left = len(wanted)
             while left:
                 index, message = await arrived.get()
                 if isinstance(message, Exception):
                     raise message
-                yield index, message
-                left -= message is None or bool(message.finish_reason)
+                if index in left:
+                    yield index, message
+                if message is None or message.finish_reason:
+                    left.discard(index)
         finally:
-            if self._running.get(name) is running:
+            if self._running.get(name) is tasks:
                 del self._running[name]
-            running.abort()
-            await asyncio.gather(*running.tasks, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

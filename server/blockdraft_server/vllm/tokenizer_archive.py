@@ -59,7 +59,11 @@ def _archive(target: str) -> tuple[bytes, str, DescribedTokenizer]:
 
 
 def _described(files: Mapping[str, bytes]) -> DescribedTokenizer:
-    config = json.loads(files["config.json"])
+    # As when they are served: the second has the last word.
+    config = {
+        **json.loads(files.get("config.json", b"{}")),
+        **json.loads(files.get("generation_config.json", b"{}")),
+    }
     ids = config.get("eos_token_id")
     eos = ids if isinstance(ids, list) else [] if ids is None else [ids]
     return DescribedTokenizer(

@@ -25,6 +25,10 @@ def test_bars_and_warnings_first_and_every_line_afterwards() -> None:
         assert "loading weights" in drawn.getvalue()
         # Bytes are no count that a person reads.
         assert "50000000" not in drawn.getvalue()
+        # A stage whose length is not known has no count left of the one before.
+        display.update("verifier", Stage("waiting for the drafter"))
+        until(lambda: "waiting for the drafter" in drawn.getvalue())
+        assert [task.total for task in display._progress.tasks] == [93_000_000, None]
         output.write(INFO + WARNING + "Traceback: why\n")
         until(lambda: "Traceback: why" in drawn.getvalue())
         assert "verifier: the disk is [full]" in drawn.getvalue()

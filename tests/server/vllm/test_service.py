@@ -13,7 +13,8 @@ from tests.server.support import EOS, Running, serving
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
-from blockdraft_runtime.status import received_error
+from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_server.vllm import mapping
 
 PROMPT = [1, 2]
 
@@ -181,13 +182,48 @@ async def test_what_a_request_may_bring_beside_its_text_is_refused_by_name(
     assert await refusal(server, asked) == (grpc.StatusCode.INVALID_ARGUMENT, name)
 
 
-def test_every_field_is_honoured_or_refused() -> None:
-    # Whoever adds one to the proto decides: a name that is not listed is refused.
-    from blockdraft_server.vllm import mapping
+REFUSED: dict[str, Any] = {
+    "n": 1 << 31,
+    "stop_token_ids": [1 << 31],
+    "temperature": -1.0,
+    "logprobs": 21,
+}
 
-    fields = {field.name for field in pb.SamplingParams.DESCRIPTOR.fields}
-    assert fields > mapping._SAMPLING
-    assert {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields} > mapping._FIELDS
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_values_out_of_range_are_refused_by_name(server: Running, name: str) -> None:
+    code, field = await refusal(server, request(**{name: REFUSED[name]}))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    # Ranges are checked where our own requests are: by our names.
+    assert field.split(".")[1] in (name, "log_probs")
+    asked = request()
+    asked.tokenized.input_ids.append(1 << 31)
+    assert (await refusal(server, asked))[1] == "tokenized.input_ids"
+
+
+async def test_more_than_there_can_be_is_reduced(server: Running) -> None:
+    [one] = await responses(server, request(stream=False, max_tokens=1 << 31, top_k=1 << 31))
+    assert len(one.complete.output_ids) == 62
+
+
+async def test_whole_completions_come_in_order(server: Running, verifier: FakeVerifier) -> None:
+    verifier.delay_seconds = 0.01
+    found = await responses(server, request(stream=False, n=4, temperature=1))
+    assert [one.complete.index for one in found] == [0, 1, 2, 3]
+
+
+def test_every_field_is_honoured_or_refused() -> None:
+    # A field that is added to the proto and to no list is refused.
+    for field in pb.SamplingParams.DESCRIPTOR.fields:
+        if field.name in mapping._SAMPLING or field.name in ("repetition_penalty", "logit_bias"):
+            continue
+        asked = pb.GenerateRequest()
+        value: Any = "1" if field.cpp_type == field.CPPTYPE_STRING else 1
+        if field.name == "choice":
+            value = b"1"
+        setattr(asked.sampling_params, field.name, value)
+        with pytest.raises(ServiceError, match=f"sampling_params.{field.name} is not supported"):
+            mapping.requests_of(asked)
 
 
 async def test_neutral_values_are_taken(server: Running) -> None:
@@ -210,6 +246,29 @@ async def test_an_aborted_request_says_so_and_frees_its_pages(
     async with asyncio.timeout(PATIENCE_SECONDS):
         while verifier.cancelled < 2:
             await asyncio.sleep(0.01)
+
+
+async def test_an_abort_that_comes_at_once_ends_it_too(server: Running) -> None:
+    # Cancelled before they began: nothing of the tasks ran.
+    for number in range(20):
+        name = f"quick {number}"
+        call = stub(server).Generate(request(name=name), timeout=PATIENCE_SECONDS)
+        await stub(server).Abort(pb.AbortRequest(request_ids=[name]))
+        async for _ in call:
+            pass
+
+
+async def test_a_tenant_cannot_abort_the_requests_of_another(verifier: FakeVerifier) -> None:
+    verifier.hold_after = 1
+    async with serving(verifier, api_keys=("ours", "theirs")) as server:
+        ours, theirs = ((("authorization", f"Bearer {key}"),) for key in ("ours", "theirs"))
+        call = stub(server).Generate(request(), metadata=ours, timeout=PATIENCE_SECONDS)
+        stream = aiter(call)
+        await anext(stream)
+        await stub(server).Abort(pb.AbortRequest(request_ids=["a"]), metadata=theirs)
+        verifier.go_on.set()
+        *_, end = [one async for one in stream]
+        assert end.complete.finish_reason == "length"
 
 
 async def test_a_caller_that_goes_away_ends_its_sequences(
@@ -255,5 +314,8 @@ async def test_a_request_too_large_to_decode_is_refused(server: Running) -> None
     asked.tokenized.input_ids.extend([1] * 10_000)
     code, _ = await refusal(server, asked)
     assert code is grpc.StatusCode.OUT_OF_RANGE
+    for many in ({"stop": [""] * 100_000}, {"stop_token_ids": [1] * 100_000}):
+        code, field = await refusal(server, request(**many))
+        assert (code, field) == (grpc.StatusCode.INVALID_ARGUMENT, "sampling_params")
     asked = request(stop=["x" * 100] * 11_500)
     assert (await refusal(server, asked))[0] is grpc.StatusCode.INVALID_ARGUMENT

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from blockdraft_runtime.settings.process import size_text
+from blockdraft_runtime.settings.process import Size, size_text
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
+
+_MIB = 1 << 20
 
 
 def sized(
@@ -35,10 +37,11 @@ def sized(
     if pages < pages_of_one and asked.max_model_len is None:
         most = pages * settings.page_size
     if pages == 0 or pages * settings.page_size < most:
+        needed = Size(-(-pages_of_one * page_bytes // _MIB) * _MIB)
         raise ValueError(
             f"the KV cache of {size_text(pages * page_bytes)} holds {pages * settings.page_size} "
-            f"tokens, and a sequence may have {most}: lower --max-model-len or raise "
-            f"--kv-cache-memory to {size_text(pages_of_one * page_bytes)}"
+            f"tokens, and a sequence may have {asked.max_model_len or model_limit}: lower "
+            f"--max-model-len or raise --kv-cache-memory to {needed}"
         )
     scheduler = replace(settings.scheduler, max_context_tokens=most)
     return replace(settings, scheduler=scheduler, num_pages=pages)
