@@ -17,7 +17,8 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 def cache_budget_bytes(weights: object) -> int:
     """Return the bytes of each device that a KV cache may take beside weights, a pytree of arrays.
 
-    The same on every host of a slice: it follows from the kind of device and the weights alone.
+    On accelerators it is the same on every host of a slice: it follows from the kind of device and
+    the weights alone.
     """
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in stats:

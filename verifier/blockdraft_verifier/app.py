@@ -169,12 +169,13 @@ class FollowerApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Say that this is a follower, and whether it takes part in steps yet."""
-        return {"follows": True, "compiled": self._compiled.is_set()}
+        compiled = self._compiled.is_set()
+        return {"follows": True, "compiled": compiled, **({} if compiled else self.loading.stage)}
 
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
-        load = partial(load_target, self._settings)
+        load = partial(load_target, self._settings, self.loading.report)
         runner, _, _, follower = await self.loading.run(load)
         assert isinstance(follower, StepFollower)
         self._follower = follower
