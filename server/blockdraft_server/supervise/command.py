@@ -81,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
             plan = plan_for_target(settings, folder, os.environ)
             if plan.openai is not None:
                 _require("--openai", ("smg",), "openai")
-                plan = plan.observed(stack.enter_context(held_port()))
+                refuse_taken_port("--openai", plan.openai.address)
+                address = numeric(plan.openai.address)
+                plan = plan.gatewayed(address, stack.enter_context(held_port()))
             if not plan.follows:
                 refuse_taken_ports(plan)
             if plan.learns and plan.verifier.process.metrics_port is None:
@@ -158,10 +160,18 @@ def held_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
+def numeric(address: str) -> str:
+    """Return an address `host:port` with an IP address for its host; `OSError` if it has none."""
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(
+        host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    ip = found[0][4][0]
+    return f"[{ip}]:{port}" if ":" in str(ip) else f"{ip}:{port}"
+
+
 def refuse_taken_ports(plan: ServePlan) -> None:
     """Raise `OSError` if an address that a process is told to listen at cannot be had now."""
-    if plan.openai is not None:
-        refuse_taken_port("--openai", plan.openai.address)
     for each in (plan.server, plan.verifier, plan.drafter):
         if each is not None:
             process = each.process

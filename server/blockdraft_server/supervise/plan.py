@@ -1,6 +1,5 @@
 """Which processes `blockdraft serve` starts, its settings and those of each process; no I/O."""
 
-import ipaddress
 import math
 import sys
 from collections.abc import Mapping
@@ -133,17 +132,15 @@ class ServeSettings:
             raise ValueError(
                 "--openai and --servers exclude each other: it would reach one of them"
             )
+        if (self.openai or "").startswith("unix"):
+            raise ValueError(
+                f"--openai must be host:port, such as 127.0.0.1:8000, got {self.openai}"
+            )
         host, _, port = self.server.process.address.rpartition(":")
         if host.startswith("unix") or port == "0":
             raise ValueError("--openai needs --listen host:port, with a port other than 0")
         if self.openai == self.server.process.address:
             raise ValueError("--openai and --listen must not be the same address")
-        try:
-            ipaddress.ip_address((self.openai or "").rpartition(":")[0].strip("[]"))
-        except ValueError:
-            raise ValueError(
-                f"--openai must be an IP address with a port, as 127.0.0.1:8000, got {self.openai}"
-            ) from None
 
     @property
     def names_drafter(self) -> bool:
@@ -269,14 +266,17 @@ class ServePlan:
         process = replace(self.verifier.process, metrics_port=metrics_port)
         return replace(self, verifier=replace(self.verifier, process=process))
 
-    def observed(self, metrics_port: int) -> "ServePlan":
-        """Return the plan with a port for the metrics of the gateway, which needs one."""
+    def gatewayed(self, address: str, metrics_port: int) -> "ServePlan":
+        """Return the plan with the gateway at a numeric address, and a port for its metrics.
+
+        It takes no names, and has to have metrics.
+        """
         if self.openai is None or self.server is None:
             return self
         first = self.server.process.metrics_port
         # After those of the server, the verifier, the drafter and further servers.
         port = metrics_port if first is None else first + 2 + self.server.servers
-        return replace(self, openai=replace(self.openai, metrics_port=port))
+        return replace(self, openai=Gateway(address, port))
 
     def _gateway(self, server: ServerSettings, gateway: "Gateway") -> ChildSpec:
         host, _, port = gateway.address.rpartition(":")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.fakes.verifier import FakeVerifier, running_verifier
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
-from blockdraft_server.supervise.command import CONFIGURATION
+from blockdraft_server.supervise.command import CONFIGURATION, numeric
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.summary import describe, facts, gateway_ready
 
@@ -86,10 +87,22 @@ def test_what_openai_does_not_go_with(flags: tuple[str, ...], words: str) -> Non
         told("--openai", "127.0.0.1:8000", *flags)
 
 
-@pytest.mark.parametrize("address", ["localhost:8000", ":8000", "unix:/x", "8000"])
-def test_openai_needs_an_address_that_smg_takes(address: str) -> None:
-    with pytest.raises(ValueError, match="must be an IP address with a port"):
-        told("--openai", address)
+def test_openai_is_no_socket() -> None:
+    with pytest.raises(ValueError, match="must be host:port"):
+        told("--openai", "unix:/x")
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("127.0.0.1:8000", "127.0.0.1:8000"),
+        ("localhost:8000", r"127.0.0.1:8000|\[::1\]:8000"),
+        (":8000", r"0.0.0.0:8000|\[::\]:8000"),
+        ("[::1]:8000", r"\[::1\]:8000"),
+    ],
+)
+def test_smg_takes_no_names(address: str, found: str) -> None:
+    assert re.fullmatch(found, numeric(address))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +112,7 @@ def test_openai_needs_an_address_that_smg_takes(address: str) -> None:
 def test_how_the_gateway_is_started(listen: str, behind: str) -> None:
     flags = ("--openai", "127.0.0.1:8000", "--listen", listen, "--drain-timeout", "300")
     settings = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
-    plan = ServePlan.of(settings, Path("/run/bd"), os.environ).observed(9)
+    plan = ServePlan.of(settings, Path("/run/bd"), os.environ).gatewayed("127.0.0.1:8000", 9)
     gateway, server = plan.children()[:2]
     assert (gateway.name, server.name) == ("openai", "server")
     assert gateway.command[2:4] == ("blockdraft_server.supervise.openai", behind)
@@ -111,7 +124,7 @@ def test_how_the_gateway_is_started(listen: str, behind: str) -> None:
 def test_the_metrics_of_the_gateway_come_after_the_others() -> None:
     flags = ("--openai", "127.0.0.1:8000", "--metrics-port", "9100")
     settings = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
-    plan = ServePlan.of(settings, Path("/run/bd"), os.environ).observed(9)
+    plan = ServePlan.of(settings, Path("/run/bd"), os.environ).gatewayed("127.0.0.1:8000", 9)
     assert "--prometheus-port=9103" in plan.children()[0].command
 
 
