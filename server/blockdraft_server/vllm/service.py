@@ -192,12 +192,15 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
         """Yield the messages of all completions as they come; None ends one that was aborted."""
         arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+        # Of a gateway that reads slowly, the rest waits where it is merged into fewer messages.
+        room = asyncio.Semaphore(len(wanted))
 
         async def follow(index: int) -> None:
             try:
                 messages = self._completion(wanted[index], context)
                 async with contextlib.aclosing(messages):
                     async for message in messages:
+                        await room.acquire()
                         arrived.put_nowait(_Arrived(index, message))
             except Exception as error:
                 arrived.put_nowait(_Arrived(index, error))
@@ -219,6 +222,8 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 index, message = await arrived.get()
                 if isinstance(message, Exception):
                     raise message
+                if message is not None:
+                    room.release()
                 if index in left:
                     yield index, message
                 if message is None or message.finish_reason:

@@ -8,12 +8,13 @@ import grpc
 import pytest
 from tests.fakes.verifier import FakeVerifier, completion
 from tests.patience import PATIENCE_SECONDS
-from tests.server.support import EOS, Running, serving
+from tests.server.support import EOS, Running, serving, until
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_server.request import ModelLimits
 from blockdraft_server.vllm import mapping
 
 PROMPT = [1, 2]
@@ -319,3 +320,24 @@ async def test_a_request_too_large_to_decode_is_refused(server: Running) -> None
         assert (code, field) == (grpc.StatusCode.INVALID_ARGUMENT, "sampling_params")
     asked = request(stop=["x" * 100] * 11_500)
     assert (await refusal(server, asked))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_gateway_that_reads_slowly_gets_the_same_tokens_in_fewer_messages(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    count = 3000
+    verifier.description.max_context_tokens = 2 * count
+    verifier.tokens_per_step = 1
+    verifier.script = [97 + index % 26 for index in range(count)]
+    await until(lambda: server.app._pool.limits == ModelLimits(300, 2 * count))
+    # Large messages, of which few fit into the connection, whose window must not grow.
+    asked = request(max_tokens=count, logprobs=20)
+    async with grpc.aio.insecure_channel(
+        server.address, options=(("grpc.http2.bdp_probe", 0),)
+    ) as channel:
+        stream = aiter(vllm_engine_pb2_grpc.VllmEngineStub(channel).Generate(asked))
+        chunks = [await anext(stream)]
+        await until(lambda: verifier.sent >= count)
+        chunks += [one async for one in stream]
+    assert [token for one in chunks for token in one.chunk.token_ids] == verifier.script
+    assert len(chunks) < count / 2
