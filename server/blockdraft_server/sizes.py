@@ -5,7 +5,7 @@ million token ids, or half a million empty messages, fit into a few megabytes. S
 walked first, no further than a request of a sensible size goes. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from blockdraft_runtime.status import invalid_argument, malformed
@@ -47,20 +47,7 @@ def check_size(
     """
     if len(data) <= _UNCHECKED_BYTES:
         return
-    try:
-        size = encoded_size(data)
-    except TooManyFieldsError:
-        message = f"the request has more than {MAX_FIELDS} fields; token ids have to be packed"
-        raise invalid_argument("prompt", message, limit=MAX_FIELDS) from None
-    except ValueError:
-        raise malformed() from None
-    if size.other_bytes > _MAX_OTHER_BYTES:
-        message = f"all but the prompt has {size.other_bytes} bytes, at most {_MAX_OTHER_BYTES} may"
-        raise invalid_argument("sampling", message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
-    prompt_bytes = max(size.text_bytes, size.id_bytes)
-    if prompt_bytes > max_prompt_bytes:
-        message = f"the prompt has {prompt_bytes} bytes, at most {max_prompt_bytes} are allowed"
-        raise invalid_argument("prompt", message, bytes=prompt_bytes, limit=max_prompt_bytes)
+    size = _checked(encoded_size, data, max_prompt_bytes, "prompt", "sampling")
     least = -(-size.id_bytes // _BYTES_PER_ID)
     if method == "Tokenize":
         most = MAX_LISTED_TOKENS
@@ -81,31 +68,35 @@ def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits
     """
     if len(data) <= _UNCHECKED_BYTES:
         return
-    id_bytes = other_bytes = 0
-    prompt = (_PROMPT, _PROMPT_TEXT)
-    walk = _Walk(data)
-    try:
-        for number, kind, start, end in walk.fields(0, len(data)):
-            if kind != _BYTES or number not in prompt:
-                other_bytes += end - start
-            if number != _PROMPT:
-                continue
-            for inner, _, first, last in walk.fields(start, end):
-                id_bytes += (last - first) * (inner == _TOKEN_IDS)
-    except TooManyFieldsError:
-        message = f"the request has more than {MAX_FIELDS} fields; token ids have to be packed"
-        raise invalid_argument("tokenized", message, limit=MAX_FIELDS) from None
-    except ValueError:
-        raise malformed() from None
-    if other_bytes > _MAX_OTHER_BYTES:
-        message = f"all but the prompt has {other_bytes} bytes, at most {_MAX_OTHER_BYTES} may be"
-        raise invalid_argument("sampling_params", message, limit=_MAX_OTHER_BYTES)
-    if id_bytes > max_prompt_bytes:
-        message = f"the prompt has {id_bytes} bytes, at most {max_prompt_bytes} are allowed"
-        raise invalid_argument("tokenized", message, limit=max_prompt_bytes)
-    least = -(-id_bytes // _BYTES_PER_ID)
+    size = _checked(_tokenized_size, data, max_prompt_bytes, "tokenized", "sampling_params")
+    least = -(-size.id_bytes // _BYTES_PER_ID)
     if limits is not None and least >= limits.max_context_tokens:
         raise prompt_too_long(least, limits.max_context_tokens)
+
+
+def _checked(
+    measure: Callable[[bytes], "EncodedSize"],
+    data: bytes,
+    max_prompt_bytes: int,
+    prompt: str,
+    rest: str,
+) -> "EncodedSize":
+    """Return the size of a request, whose prompt and the rest have these names in errors."""
+    try:
+        size = measure(data)
+    except TooManyFieldsError:
+        message = f"the request has more than {MAX_FIELDS} fields; token ids have to be packed"
+        raise invalid_argument(prompt, message, limit=MAX_FIELDS) from None
+    except ValueError:
+        raise malformed() from None
+    if size.other_bytes > _MAX_OTHER_BYTES:
+        message = f"all but the prompt has {size.other_bytes} bytes, at most {_MAX_OTHER_BYTES} may"
+        raise invalid_argument(rest, message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
+    prompt_bytes = max(size.text_bytes, size.id_bytes)
+    if prompt_bytes > max_prompt_bytes:
+        message = f"the prompt has {prompt_bytes} bytes, at most {max_prompt_bytes} are allowed"
+        raise invalid_argument(prompt, message, bytes=prompt_bytes, limit=max_prompt_bytes)
+    return size
 
 
 class TooManyFieldsError(ValueError):
@@ -151,6 +142,22 @@ def _add_prompt(size: EncodedSize, walk: "_Walk", start: int, end: int) -> None:
                 if message[:2] == (_MESSAGES, _BYTES):
                     for field, _, first, last in walk.fields(*message[2:]):
                         size.text_bytes += (last - first) * (field == _CONTENT)
+
+
+def _tokenized_size(data: bytes) -> EncodedSize:
+    """Return the size of a request of vLLM's protocol; a text's length is checked where it is used.
+
+    Errors are those of `encoded_size`.
+    """
+    size = EncodedSize(other_bytes=len(data))
+    walk = _Walk(data)
+    for number, kind, start, end in walk.fields(0, len(data)):
+        if kind == _BYTES and number in (_PROMPT, _PROMPT_TEXT):
+            size.other_bytes -= end - start
+            if number == _PROMPT:
+                for inner, _, first, last in walk.fields(start, end):
+                    size.id_bytes += (last - first) * (inner == _TOKEN_IDS)
+    return size
 
 
 class _Walk:

@@ -118,9 +118,9 @@ class ServeSettings:
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
         if self.openai is not None:
-            self._check_openai()
+            self._check_openai(self.openai)
 
-    def _check_openai(self) -> None:
+    def _check_openai(self, address: str) -> None:
         if self.no_server:
             raise ValueError("--openai and --no-server exclude each other")
         if self.server.api_key_file is not None or self.server.tls is not None:
@@ -132,14 +132,12 @@ class ServeSettings:
             raise ValueError(
                 "--openai and --servers exclude each other: it would reach one of them"
             )
-        if (self.openai or "").startswith("unix"):
-            raise ValueError(
-                f"--openai must be host:port, such as 127.0.0.1:8000, got {self.openai}"
-            )
+        if address.startswith("unix"):
+            raise ValueError(f"--openai must be host:port, such as 127.0.0.1:8000, got {address}")
         host, _, port = self.server.process.address.rpartition(":")
         if host.startswith("unix") or port == "0":
             raise ValueError("--openai needs --listen host:port, with a port other than 0")
-        if self.openai == self.server.process.address:
+        if address == self.server.process.address:
             raise ValueError("--openai and --listen must not be the same address")
 
     @property
@@ -182,7 +180,7 @@ class ServePlan:
     host: TpuHost | None = None  # the TPU host this is; None without TPU
     # Environment variables that the processes inherit.
     environment: Mapping[str, str] = field(default_factory=dict)
-    openai: "Gateway | None" = None  # where OpenAI's HTTP API is served; None for nowhere
+    openai: Gateway | None = None  # where OpenAI's HTTP API is served; None for nowhere
     # Variables that give a process its chips, by process.
     chips: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -278,7 +276,7 @@ class ServePlan:
         port = metrics_port if first is None else first + 2 + self.server.servers
         return replace(self, openai=Gateway(address, port))
 
-    def _gateway(self, server: ServerSettings, gateway: "Gateway") -> ChildSpec:
+    def _gateway(self, server: ServerSettings, gateway: Gateway) -> ChildSpec:
         host, _, port = gateway.address.rpartition(":")
         here, _, behind = server.process.address.rpartition(":")
         behind = f"{'127.0.0.1' if here in _EVERYWHERE else here}:{behind}"
