@@ -30,9 +30,9 @@ from blockdraft_models.decoder.sharding import Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
-from blockdraft_verifier.device.cache import CacheLayout, LayerCaches
+from blockdraft_verifier.device.cache import CacheLayout, PagedCache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.packing import StepInputs
+from blockdraft_verifier.device.packing import StepInputs, TokenLimits
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 
 
@@ -150,22 +150,24 @@ class TargetPrograms:
 
 
 class GreedyStep(TargetStep):
-    """A step that cannot sample."""
+    """A step that cannot sample, for requests without rules."""
 
     def _run(
         self,
         weights: Any,
         projection: FeatureProjection | None,
-        caches: LayerCaches,
+        cache: PagedCache,
         inputs: StepInputs,
-    ) -> tuple[StepOutputs, LayerCaches]:
+        limits: TokenLimits,
+    ) -> tuple[StepOutputs, PagedCache]:
         greedy = inputs._replace(
             # It is made on the host, whose arrays nothing traced can index.
             sampling=jax.tree.map(jnp.asarray, pack_sampling((), inputs.draft_count.shape[0])),
             log_probs_wanted=jnp.zeros(1, jnp.bool_),
+            rules_wanted=jnp.zeros(1, jnp.bool_),
         )
         # Not `super()`: a dataclass with slots is not the class that its methods saw.
-        return TargetStep._run(self, weights, projection, caches, greedy)
+        return TargetStep._run(self, weights, projection, cache, greedy, limits)
 
 
 def draft_programs(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -51,6 +51,14 @@ class SamplingParams:
         stop_token_ids: Token ids that end generation, besides the model's own.
         ignore_eos: Goes on past the model's own end-of-text tokens.
         logprobs: Number of alternatives to report per token; None reports no log probabilities.
+        repetition_penalty: Divides the positive logits of tokens of the prompt and the completion,
+            and multiplies the negative ones.
+        frequency_penalty: Subtracted from a token's logit for each time it was generated.
+        presence_penalty: Subtracted from the logits of tokens that were generated.
+        logit_bias: Added to the logits of some tokens, by id.
+        allowed_token_ids: The only tokens to generate; all if there are none.
+        bad_words: Text or texts that are not generated, in the model's usual tokens.
+        min_tokens: Tokens to generate before anything but a limit may end the completion.
     """
 
     max_tokens: int | None = None
@@ -63,6 +71,13 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: str | Sequence[str] = ()
+    min_tokens: int | None = None
 
 
 class SamplingShortcuts(TypedDict, total=False):
@@ -78,6 +93,13 @@ class SamplingShortcuts(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    bad_words: str | Sequence[str]
+    min_tokens: int | None
 
 
 @takes_old_names

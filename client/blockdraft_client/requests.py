@@ -39,8 +39,9 @@ def generation_request(
     if priority not in get_args(Priority):
         raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
     chosen = dataclasses.asdict(dataclasses.replace(sampling, **shortcuts))
-    if isinstance(chosen["stop"], str):
-        chosen["stop"] = [chosen["stop"]]
+    for name in ("stop", "bad_words"):
+        if isinstance(chosen[name], str):
+            chosen[name] = [chosen[name]]
     named = {_WIRE_NAMES.get(name, name): value for name, value in chosen.items()}
     drafting = None if speculation is None else dataclasses.asdict(speculation)
     request = kind(

@@ -37,7 +37,8 @@ async def generate(
     among the `token_ids`, but not in the text. `deadline` and errors are those of
     `TokenRouter.stream`.
     """
-    detokenizer = Detokenizer(token_bytes, stop_sequences)
+    min_tokens = replay.request.rules.min_tokens
+    detokenizer = Detokenizer(token_bytes, stop_sequences, min_tokens)
     stop_tokens = frozenset(replay.request.stop_token_ids)
     told = 0
     async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
@@ -93,11 +94,14 @@ class Detokenizer:
         stopped: Whether a stop sequence was found; no further text comes.
     """
 
-    def __init__(self, token_bytes: TokenBytes, stop_sequences: Sequence[str] = ()) -> None:
-        """Start an empty completion that these texts end; none may be empty."""
+    def __init__(
+        self, token_bytes: TokenBytes, stop_sequences: Sequence[str] = (), min_tokens: int = 0
+    ) -> None:
+        """Start an empty completion that these texts end after `min_tokens`; none may be empty."""
         self.tokens = 0
         self.stopped = False
         self._token_bytes = token_bytes
+        self._min_tokens = min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._matcher = StopMatcher(stop_sequences) if stop_sequences else None
         self._held = ""
@@ -134,7 +138,7 @@ class Detokenizer:
         pending = self._held + text
         for position, character in enumerate(text, start=len(self._held) + 1):
             length = self._matcher.push(character)
-            if length is not None:
+            if length is not None and self.tokens > self._min_tokens:
                 self.stopped = True
                 self._held = ""
                 return pending[: position - length]

@@ -6,28 +6,26 @@ tokens, `sequence_request` the rest. Unset options get their defaults here and n
 
 import math
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 
 import grpc
 
 from blockdraft_models.sampling_options import MAX_LOG_PROBS
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
-from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_runtime.status import ServiceError
+from blockdraft_server.field_checks import (
+    ModelLimits,
+    check,
+    check_count,
+    check_texts,
+    check_token_ids,
+)
+from blockdraft_server.logits_rules import check_rules, logits_rules
 
 MAX_STOP_SEQUENCES = 16
-MAX_STOP_BYTES = 1024
 MAX_STOP_TOKEN_IDS = 1024
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """The limits of the target."""
-
-    vocabulary_size: int  # number of token ids
-    max_context_tokens: int  # most tokens of a prompt and its completion together
 
 
 def check_model(name: str, served: str) -> None:
@@ -65,19 +63,14 @@ def check_request(request: GenerationRequest) -> None:
         ),
     )
     for name, holds, expected, value in checks:
-        _check(holds, f"sampling.{name}", expected, value)
-    _check(draft >= 0, "speculation.max_draft_tokens", ">= 0", draft)
+        check(holds, f"sampling.{name}", expected, value)
+    check(draft >= 0, "speculation.max_draft_tokens", ">= 0", draft)
     known = request.priority in inference_pb2.Priority.values()
-    _check(known, "priority", "one of those listed", request.priority)
-    _check_count("stop_sequences", len(sampling.stop_sequences), MAX_STOP_SEQUENCES, "texts")
-    _check_count("stop_token_ids", len(sampling.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids")
-    for index, sequence in enumerate(sampling.stop_sequences):
-        field, size = f"sampling.stop_sequences[{index}]", len(sequence.encode())
-        if not size:
-            raise invalid_argument(field, f"{field} must not be empty")
-        if size > MAX_STOP_BYTES:
-            message = f"{field} has {size} bytes, at most {MAX_STOP_BYTES} are allowed"
-            raise invalid_argument(field, message, bytes=size, limit=MAX_STOP_BYTES)
+    check(known, "priority", "one of those listed", request.priority)
+    check_texts("sampling.stop_sequences", sampling.stop_sequences, MAX_STOP_SEQUENCES)
+    stops = len(sampling.stop_token_ids)
+    check_count("sampling.stop_token_ids", stops, MAX_STOP_TOKEN_IDS, "ids")
+    check_rules(sampling)
 
 
 def sequence_request(
@@ -85,12 +78,13 @@ def sequence_request(
     prompt_token_ids: Sequence[int],
     limits: ModelLimits,
     eos_token_ids: Collection[int],
+    encode: Callable[[str], list[int]],
 ) -> verifier_pb2.SequenceRequest:
     """Return the verifier's request for a request that passed `check_request`.
 
     A `max_output_tokens` that does not fit into the context is reduced; such a completion ends with
     FINISH_REASON_LENGTH like any other that reached its limit. The target's own end tokens stop it
-    too, unless the request ignores them.
+    too, unless the request ignores them. `encode` is the target's, for bad words.
     """
     sampling, speculation = request.sampling, request.speculation
     check_length(len(prompt_token_ids), limits)
@@ -99,6 +93,7 @@ def sequence_request(
     room = limits.max_context_tokens - len(prompt_token_ids)
     wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
     stops = {*(() if sampling.ignore_eos else eos_token_ids), *sampling.stop_token_ids}
+    rules = logits_rules(sampling, limits, encode)
     asked = verifier_pb2.SequenceRequest(
         prompt_token_ids=prompt_token_ids,
         sampling=verifier_pb2.TokenSampling(
@@ -112,7 +107,9 @@ def sequence_request(
         max_output_tokens=min(wanted, room),
         stop_token_ids=sorted(stops),
         prompt_lookup_disabled=speculation.prompt_lookup_disabled,
-        recordable=not speculation.learning_disabled,
+        # What rules bring about is not the target's own text.
+        recordable=not speculation.learning_disabled and rules is None,
+        rules=rules,
     )
     if sampling.HasField("log_probs"):
         asked.log_probs = sampling.log_probs
@@ -140,25 +137,3 @@ def prompt_too_long(tokens: int, most: int, message: str = "") -> ServiceError:
         metadata={"prompt_tokens": tokens, "max_context_tokens": most},
         field="prompt",
     )
-
-
-def check_token_ids(field: str, token_ids: Sequence[int], limits: ModelLimits) -> None:
-    """Refuse token ids outside the vocabulary; the error names the first."""
-    # All at once first: a prompt may be as long as a book, and nearly all are right.
-    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < limits.vocabulary_size):
-        return
-    for index, token_id in enumerate(token_ids):
-        known = 0 <= token_id < limits.vocabulary_size
-        _check(known, f"{field}[{index}]", f"in [0, {limits.vocabulary_size})", token_id)
-
-
-def _check(holds: bool, field: str, expected: str, value: float) -> None:
-    if not holds:
-        raise invalid_argument(field, f"{field} must be {expected}, got {value:g}", value=value)
-
-
-def _check_count(name: str, count: int, most: int, what: str) -> None:
-    if count > most:
-        field = f"sampling.{name}"
-        message = f"{field} holds {count} {what}, at most {most} may be"
-        raise invalid_argument(field, message, count=count, limit=most)

@@ -16,16 +16,15 @@ from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
 from blockdraft_server.completion import generate
+from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Tenant
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, Tokenizer, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
-    ModelLimits,
     check_length,
     check_model,
     check_request,
-    check_token_ids,
     prompt_too_long,
     sequence_request,
 )
@@ -200,7 +199,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     raise deadline_exceeded() from None
                 # The limits may have changed meanwhile.
                 limits = self._model_limits()
-                asked = sequence_request(request, token_ids, limits, tokenizer.eos_token_ids)
+                asked = sequence_request(
+                    request, token_ids, limits, tokenizer.eos_token_ids, tokenizer.encode
+                )
                 take_tokens(len(token_ids) + asked.max_output_tokens)
                 timer.prompt(len(token_ids))
                 asked.request_id = request_id

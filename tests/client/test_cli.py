@@ -39,7 +39,9 @@ def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Captur
 def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
     flags = "--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
     flags += " --stop-token-id 4 --ignore-eos --json --logprobs 2 --no-draft --max-draft-tokens 1"
-    flags += " --no-prompt-lookup --no-learn --priority background"
+    flags += " --no-prompt-lookup --no-learn --priority background --min-tokens 2"
+    flags += " --repetition-penalty 1.5 --frequency-penalty -0.5 --presence-penalty 0.25"
+    flags += " --logit-bias 7=-1.5 --logit-bias 8=2 --allowed-token-id 9 --bad-word c --bad-word d"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
     assert service.requests[0] == inference_pb2.StreamGenerateRequest(
         model="fake",
@@ -54,6 +56,13 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
             stop_token_ids=[4],
             ignore_eos=True,
             log_probs=2,
+            min_tokens=2,
+            repetition_penalty=1.5,
+            frequency_penalty=-0.5,
+            presence_penalty=0.25,
+            logit_bias={7: -1.5, 8: 2.0},
+            allowed_token_ids=[9],
+            bad_words=["c", "d"],
         ),
         speculation=inference_pb2.SpeculationOptions(
             disabled=True, max_draft_tokens=1, prompt_lookup_disabled=True, learning_disabled=True
@@ -148,6 +157,7 @@ def test_a_wrong_json_request_is_refused(
         *("", "unknown", "generate", "generate hi --unknown", "generate hi --raw --chat"),
         *("generate hi --raw --system x", "generate hi --top-k x", "generate hi --logprobs 2"),
         *("generate hi --top-k 99999999999", "generate hi --request -"),
+        *("generate hi --logit-bias 7", "generate hi --logit-bias x=1"),
         *("generate --chat --request -", "generate --raw --request -"),
         *("generate --seed 1 --request -", "generate --request /nonexistent"),
         *("generate hi --ca-cert /nonexistent", "generate hi --no-tls --ca-cert /nonexistent"),

@@ -201,19 +201,23 @@ def test_the_model_has_its_name(client: openai.OpenAI) -> None:
         chat(client, model="another")
 
 
-@pytest.mark.parametrize(
-    ("option", "field"),
-    [
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"response_format": {"type": "json_object"}}, "json_schema"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(
-    client: openai.OpenAI, option: dict[str, Any], field: str
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_penalties_are_exact_under_drafting(
+    client: openai.OpenAI, ours: Client, temperature: float
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match=f"sampling_params.{field} is not supported"):
-        chat(client, **option)
+    sampling: Any = {"temperature": temperature, "seed": 7, "max_tokens": 24}
+    usual: Any = {"frequency_penalty": 0.5, "presence_penalty": 0.25}
+    more: Any = {"repetition_penalty": 1.3, "min_tokens": 12}
+    prompt = [ChatMessage("user", TEXT)]
+    plain = ours.generate(prompt, speculation=PLAIN, **sampling, **usual, **more)
+    assert plain.token_ids != ours.generate(prompt, **sampling).token_ids
+    found = chat(client, **sampling, **usual, extra_body=more)
+    assert found.choices[0].message.content == whole(plain.text)
+
+
+def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"sampling_params.json_schema is not supp"):
+        chat(client, response_format={"type": "json_object"})
 
 
 def test_nobody_may_give_the_gateway_other_workers(service: Service) -> None:

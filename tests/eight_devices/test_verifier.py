@@ -20,9 +20,9 @@ from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import CacheLayout, allocate_kv
+from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.packing import pack, pack_limits
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
@@ -42,6 +42,7 @@ class Stepping:
         self, decoder: Decoder, mesh: Mesh | None, projection: FeatureProjection | None = None
     ) -> None:
         graph, self.weights = nnx.split(decoder)
+        self.vocab_size = decoder.config.vocab_size
         stacked = isinstance(decoder, ScannedDecoder)
         self.layout = CacheLayout.of(
             decoder.config, NUM_PAGES, PAGE_SIZE, jnp.float32, mesh=mesh, stacked=stacked
@@ -50,13 +51,14 @@ class Stepping:
         self.features = FeatureForm((2, 0), projection, fingerprint).placed(mesh)
         step = TargetStep(graph, self.layout, MAX_PAGES, self.features, 4)
         self.compiled: Any = step.lower(self.weights, BUCKET).compile()
-        self.caches = allocate_kv(self.layout)
+        self.cache = allocate_cache(self.layout)
 
     def run(self, rows: list[Row]) -> StepOutputs:
         sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
-        inputs = jax.device_put(pack(rows, BUCKET, **sizes), self.layout.replicated)
-        outputs, self.caches = self.compiled(
-            jax.tree.leaves(self.weights), self.features.projection, self.caches, inputs
+        limits = pack_limits(rows, BUCKET, self.vocab_size)
+        inputs = jax.device_put((pack(rows, BUCKET, **sizes), limits), self.layout.replicated)
+        outputs, self.cache = self.compiled(
+            jax.tree.leaves(self.weights), self.features.projection, self.cache, *inputs
         )
         on_host: StepOutputs = jax.device_get(outputs)
         return on_host

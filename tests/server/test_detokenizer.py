@@ -53,6 +53,13 @@ def test_invalid_bytes_become_replacement_characters(data: bytes, size: int) -> 
     assert text == data.decode("utf-8", errors="replace")
 
 
+@pytest.mark.parametrize(("min_tokens", "text"), [(0, ""), (1, ""), (2, "END"), (4, "ENDEND")])
+def test_stop_sequences_wait_for_min_tokens(min_tokens: int, text: str) -> None:
+    detokenizer = Detokenizer(lambda token: b"END"[token : token + 2], ["END"], min_tokens)
+    tokens = [0, 2, 0, 2, 0, 2]
+    assert detokenizer.push(tokens) + detokenizer.finish() == text
+
+
 def test_text_is_released_as_soon_as_it_is_certain() -> None:
     detokenizer = Detokenizer(byte_token, ["END"])
     assert detokenizer.push(b"abcE") == "abc"

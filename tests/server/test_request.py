@@ -8,9 +8,9 @@ from tests.server.support import EOS, ByteTokenizer, text_request
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
-    ModelLimits,
     check_model,
     check_request,
     sequence_request,
@@ -23,7 +23,7 @@ def checked(
     request: inference_pb2.StreamGenerateRequest, prompt: int = 4
 ) -> verifier_pb2.SequenceRequest:
     check_request(request)
-    return sequence_request(request, [1] * prompt, LIMITS, (EOS,))
+    return sequence_request(request, [1] * prompt, LIMITS, (EOS,), ByteTokenizer().encode)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,13 @@ def checked(
         ("seed", [0, -(2**63), 2**63 - 1], []),
         ("max_output_tokens", [1, 6, 2**31 - 1], [0, -1]),
         ("log_probs", [0, 20], [-1, 21]),
+        ("repetition_penalty", [1e-6, 1.0, 50.0], [0.0, -1.0, math.nan, math.inf]),
+        ("frequency_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),
+        ("presence_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),
+        ("logit_bias", [{}, {0: -100.0, 299: 100.0}, dict.fromkeys(range(256), 1.0)], []),
+        ("allowed_token_ids", [[], [0, 299]], []),
+        ("bad_words", [[], ["x"] * 64, ["é" * 512]], [["x"] * 65]),
+        ("min_tokens", [0, 1, 2**31 - 1], [-1]),
         ("stop_sequences", [[], ["x"] * 16, ["é" * 512]], [["x"] * 17]),
         ("stop_token_ids", [[], [1] * 1024], [[1] * 1025]),
     ],
@@ -56,6 +63,13 @@ def test_the_bounds_of_sampling(field: str, good: list[Any], bad: list[Any]) -> 
     [
         ({"stop_sequences": ["a", ""]}, "sampling.stop_sequences[1]"),
         ({"stop_sequences": ["é" * 513]}, "sampling.stop_sequences[0]"),
+        ({"bad_words": ["a", ""]}, "sampling.bad_words[1]"),
+        ({"logit_bias": {7: 100.1}}, "sampling.logit_bias[7]"),
+        ({"logit_bias": {7: math.nan}}, "sampling.logit_bias[7]"),
+        ({"logit_bias": {300: 1.0}}, "sampling.logit_bias[300]"),
+        ({"logit_bias": {-1: 1.0}}, "sampling.logit_bias[-1]"),
+        ({"allowed_token_ids": [1, 300]}, "sampling.allowed_token_ids[1]"),
+        ({"min_tokens": 3, "max_output_tokens": 2}, "sampling.min_tokens"),
         ({"stop_token_ids": [0, 299, 300]}, "sampling.stop_token_ids[2]"),
         ({"stop_token_ids": [-1]}, "sampling.stop_token_ids[0]"),
         ({"max_draft_tokens": -1}, "speculation.max_draft_tokens"),
@@ -71,7 +85,7 @@ def test_the_offending_item_is_named(changes: dict[str, Any], field: str) -> Non
 
 def test_the_offending_token_of_a_prompt_is_named() -> None:
     with pytest.raises(ServiceError) as caught:
-        sequence_request(text_request(), [0, 299, 1, 300], LIMITS, ())
+        sequence_request(text_request(), [0, 299, 1, 300], LIMITS, (EOS,), ByteTokenizer().encode)
     assert caught.value.field == "prompt.token_ids.values[3]"
     assert caught.value.metadata["value"] == "300"
 
@@ -94,6 +108,47 @@ def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
     assert checked(text_request(stop_token_ids=[7, EOS, 7])).stop_token_ids == [7, EOS]
     request = text_request(stop_token_ids=[7], ignore_eos=True)
     assert checked(request).stop_token_ids == [7]
+
+
+def test_rules_reach_the_verifier_and_only_if_there_are_any() -> None:
+    neutral: dict[str, Any] = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "min_tokens": 0}
+    assert not checked(text_request(**neutral)).HasField("rules")
+    asked = checked(
+        text_request(
+            presence_penalty=0.5,
+            logit_bias={3: -1.0},
+            allowed_token_ids=[4, 5],
+            bad_words=["ab", " c"],
+            min_tokens=2,
+        )
+    )
+    assert asked.rules == verifier_pb2.LogitsRules(
+        # Unset there is zero, which is no penalty that could be.
+        repetition_penalty=1.0,
+        presence_penalty=0.5,
+        logit_bias={3: -1.0},
+        allowed_token_ids=[4, 5],
+        # A token of this tokenizer is a byte, so that a space before a word is one of its own.
+        bad_words=[
+            verifier_pb2.TokenSequence(token_ids=b"ab"),
+            verifier_pb2.TokenSequence(token_ids=b" c"),
+        ],
+        min_tokens=2,
+    )
+    assert not asked.recordable
+
+
+class WordTokenizer(ByteTokenizer):
+    """Begins a text with BOS, and has another token for a word after a space."""
+
+    def encode(self, text: str) -> list[int]:
+        return [1, *(2 + len(word) + 100 * word.startswith(" ") for word in [text] if word)]
+
+
+def test_bad_words_are_forbidden_at_the_beginning_and_after_a_space() -> None:
+    request = text_request(bad_words=["word"])
+    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode).rules
+    assert [list(word.token_ids) for word in rules.bad_words] == [[6], [107]]
 
 
 @pytest.mark.parametrize(

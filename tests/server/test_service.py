@@ -22,7 +22,7 @@ from tests.server.support import (
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.request import ModelLimits
+from blockdraft_server.field_checks import ModelLimits
 
 PROMPT = [1, 2]
 

@@ -37,6 +37,13 @@ def sampling(**changes: Any) -> pb.TokenSampling:
     return pb.TokenSampling(**{"top_p": 1.0, **changes})
 
 
+def rules(**changes: Any) -> pb.LogitsRules:
+    return pb.LogitsRules(**{"repetition_penalty": 1.0, **changes})
+
+
+WORD = pb.TokenSequence(token_ids=[VOCAB - 1])
+
+
 def parse(**changes: Any) -> GenerationRequest:
     return parse_request(message(**changes), VOCAB, MAX_CONTEXT)
 
@@ -91,6 +98,9 @@ def test_absent_is_not_zero() -> None:
         {"sampling": sampling(top_p=1e-45)},
         {"sampling": sampling(min_p=1.0)},
         {"sampling": sampling(seed=2**63 - 1)},
+        {"rules": rules(repetition_penalty=1e-45, logit_bias={0: 3e38, VOCAB - 1: -3e38})},
+        {"rules": rules(allowed_token_ids=[7], min_tokens=0), "stop_token_ids": [7]},
+        {"rules": rules(bad_words=[WORD] * 128, min_tokens=2**31 - 1)},
     ],
 )
 def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
@@ -107,6 +117,18 @@ def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
         ("emitted_token_ids[1]", {"emitted_token_ids": [1, -1]}),
         ("stop_token_ids[0]", {"stop_token_ids": [VOCAB]}),
         ("stop_token_ids[2]", {"stop_token_ids": [1, 2, -1]}),
+        ("rules.repetition_penalty", {"rules": rules(repetition_penalty=0.0)}),
+        ("rules.repetition_penalty", {"rules": rules(repetition_penalty=math.inf)}),
+        ("rules", {"rules": rules(frequency_penalty=math.nan)}),
+        ("rules", {"rules": rules(presence_penalty=math.inf)}),
+        ("rules", {"rules": rules(logit_bias={1: math.inf})}),
+        ("rules.logit_bias[0]", {"rules": rules(logit_bias={VOCAB: 1.0})}),
+        ("rules.allowed_token_ids[1]", {"rules": rules(allowed_token_ids=[1, VOCAB])}),
+        ("rules.bad_words", {"rules": rules(bad_words=[pb.TokenSequence()])}),
+        ("rules.bad_words", {"rules": rules(bad_words=[WORD] * 129)}),
+        ("rules.bad_words[1]", {"rules": rules(bad_words=[pb.TokenSequence(token_ids=[1, -1])])}),
+        ("rules.min_tokens", {"rules": rules(min_tokens=-1)}),
+        ("rules", {"rules": rules(allowed_token_ids=[7], min_tokens=1), "stop_token_ids": [7]}),
         ("max_output_tokens", {"max_output_tokens": 0}),
         ("max_output_tokens", {"max_output_tokens": -1}),
         ("max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),

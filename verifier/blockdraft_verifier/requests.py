@@ -1,6 +1,7 @@
 """From the wire to a `GenerationRequest`, checked; and back to the wire."""
 
 import math
+from collections.abc import Sequence
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -10,9 +11,18 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.listeners import TokensGained
-from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.logits_rules import (
+    MAX_LOGIT_BIASES,
+    NO_RULES,
+    LogitsRules,
+    TokenMasks,
+)
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
 MAX_SALT_BYTES = 64
+# Twice as many as a caller may name: each may have other tokens after a space.
+MAX_BAD_WORDS = 128
 
 FINISH_REASONS = {
     FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,
@@ -28,18 +38,7 @@ def parse_request(
     The server has checked all this already; in a cluster, others may call a verifier too.
     """
     for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
-        tokens = getattr(message, field)
-        # One quick check for the many lists that are right.
-        if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
-            continue
-        for index, token in enumerate(tokens):
-            if not 0 <= token < vocab_size:
-                raise invalid_argument(
-                    f"{field}[{index}]",
-                    f"token id {token} is outside the vocabulary of {vocab_size}",
-                    token_id=token,
-                    vocabulary_size=vocab_size,
-                )
+        _check_token_ids(field, getattr(message, field), vocab_size)
     if not message.prompt_token_ids:
         raise invalid_argument("prompt_token_ids", "the prompt is empty")
     length = len(message.prompt_token_ids) + len(message.emitted_token_ids)
@@ -68,6 +67,7 @@ def parse_request(
         prompt=tuple(message.prompt_token_ids),
         emitted=tuple(message.emitted_token_ids),
         sampling=parse_sampling(message.sampling),
+        rules=_parse_rules(message, vocab_size) if message.HasField("rules") else NO_RULES,
         max_output_tokens=message.max_output_tokens,
         stop_token_ids=frozenset(message.stop_token_ids),
         log_probs=message.log_probs if message.HasField("log_probs") else None,
@@ -101,7 +101,61 @@ def parse_sampling(message: pb.TokenSampling) -> Sampling:
     )
 
 
-def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Sequence) -> None:
+def _parse_rules(message: pb.SequenceRequest, vocab_size: int) -> LogitsRules:
+    rules = message.rules
+    if not (math.isfinite(rules.repetition_penalty) and rules.repetition_penalty > 0):
+        raise invalid_argument("rules.repetition_penalty", "repetition_penalty must be > 0")
+    numbers = (rules.frequency_penalty, rules.presence_penalty, *rules.logit_bias.values())
+    if not all(map(math.isfinite, numbers)):
+        raise invalid_argument("rules", "penalties and biases must be finite")
+    if len(rules.logit_bias) > MAX_LOGIT_BIASES:
+        raise invalid_argument("rules.logit_bias", f"at most {MAX_LOGIT_BIASES} biases may be")
+    if len(rules.bad_words) > MAX_BAD_WORDS or not all(word.token_ids for word in rules.bad_words):
+        raise invalid_argument(
+            "rules.bad_words", f"at most {MAX_BAD_WORDS} bad words may be, and none may be empty"
+        )
+    if rules.min_tokens < 0:
+        raise invalid_argument("rules.min_tokens", "min_tokens must be >= 0")
+    _check_token_ids("rules.logit_bias", sorted(rules.logit_bias), vocab_size)
+    _check_token_ids("rules.allowed_token_ids", rules.allowed_token_ids, vocab_size)
+    for word in rules.bad_words:
+        _check_token_ids("rules.bad_words", word.token_ids, vocab_size)
+    masks = None
+    if rules.allowed_token_ids or rules.bad_words or rules.min_tokens:
+        try:
+            masks = TokenMasks(
+                vocab_size,
+                allowed=rules.allowed_token_ids,
+                bad_words=[tuple(word.token_ids) for word in rules.bad_words],
+                min_tokens=rules.min_tokens,
+                stop_token_ids=message.stop_token_ids,
+            )
+        except ValueError as error:
+            raise invalid_argument("rules", str(error)) from error
+    return LogitsRules(
+        repetition_penalty=rules.repetition_penalty,
+        frequency_penalty=rules.frequency_penalty,
+        presence_penalty=rules.presence_penalty,
+        logit_bias=dict(rules.logit_bias),
+        masks=masks,
+    )
+
+
+def _check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None:
+    # One quick check for the many lists that are right.
+    if not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size):
+        return
+    for index, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            raise invalid_argument(
+                f"{field}[{index}]",
+                f"token id {token} is outside the vocabulary of {vocab_size}",
+                token_id=token,
+                vocabulary_size=vocab_size,
+            )
+
+
+def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Decoded) -> None:
     """Append what a step gained to a message that holds the steps before it, if any."""
     message.token_ids.extend(event.token_ids)
     message.step_sizes.append(len(event.token_ids))
@@ -112,7 +166,7 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Sequence
         message.usage.CopyFrom(usage_message(sequence))
 
 
-def usage_message(sequence: Sequence) -> pb.TokenUsage:
+def usage_message(sequence: Decoded) -> pb.TokenUsage:
     """Return what a finished sequence consumed."""
     usage = sequence.usage
     arrived = sequence.arrival_time

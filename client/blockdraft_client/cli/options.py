@@ -100,6 +100,10 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
         ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
         ("--seed", int, "seed of the Gumbel noise"),
+        ("--repetition-penalty", float, "makes tokens of prompt and completion less likely"),
+        ("--frequency-penalty", float, "makes tokens less likely each time they are generated"),
+        ("--presence-penalty", float, "makes tokens less likely that were generated"),
+        ("--min-tokens", int, "tokens to generate before the completion may end"),
         ("--logprobs", int, "alternatives to report per token; needs --json"),
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
@@ -116,6 +120,28 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="ID",
         help="token that ends the completion; repeatable",
+    )
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        type=_bias,
+        metavar="ID=BIAS",
+        help="number to add to a token's logit; repeatable",
+    )
+    group.add_argument(
+        "--allowed-token-id",
+        action="append",
+        dest="allowed_token_ids",
+        type=int,
+        metavar="ID",
+        help="generate only such tokens; repeatable",
+    )
+    group.add_argument(
+        "--bad-word",
+        action="append",
+        dest="bad_words",
+        metavar="TEXT",
+        help="text not to generate; repeatable",
     )
     for flag, text in (
         ("--ignore-eos", "go on past the model's own end of text"),
@@ -135,7 +161,14 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
     """Return the sampling flags that were given, by field name."""
     values = {name: getattr(args, name) for name in SamplingParams.__slots__}
+    if args.logit_bias is not None:
+        values["logit_bias"] = dict(args.logit_bias)
     return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token_id, _, bias = text.partition("=")
+    return int(token_id), float(bias)
 
 
 def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":

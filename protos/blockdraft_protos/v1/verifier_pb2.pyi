@@ -100,6 +100,7 @@ class SequenceRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
     RECORDABLE_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     max_output_tokens: _builtins.int
@@ -142,6 +143,10 @@ class SequenceRequest(_message.Message):
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids that end generation, end-of-text included; the ending token is delivered."""
 
+    @_builtins.property
+    def rules(self) -> Global___LogitsRules:
+        """What changes the target's logits before a token is chosen; unset means nothing."""
+
     def __init__(
         self,
         *,
@@ -158,10 +163,11 @@ class SequenceRequest(_message.Message):
         cache_salt: _builtins.bytes = ...,
         background: _builtins.bool = ...,
         recordable: _builtins.bool = ...,
+        rules: Global___LogitsRules | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "rules", b"rules", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -173,6 +179,106 @@ class SequenceRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
 
 Global___SequenceRequest: _TypeAlias = SequenceRequest  # noqa: Y015
+
+@_typing.final
+class LogitsRules(_message.Message):
+    """Says how the target's logits are changed, as a function of the tokens before a position: first
+    biases, then tokens that are forbidden, then penalties in this order.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogitBiasEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
+    MIN_TOKENS_FIELD_NUMBER: _builtins.int
+    repetition_penalty: _builtins.float
+    """Divides positive logits of tokens that are in the prompt or the output, and multiplies negative
+    ones; finite and > 0, 1 for none.
+    """
+    frequency_penalty: _builtins.float
+    """Subtracted for each time that a token is in the output; finite."""
+    presence_penalty: _builtins.float
+    """Subtracted from tokens that are in the output; finite."""
+    min_tokens: _builtins.int
+    """Tokens of the output before one of stop_token_ids may be chosen; >= 0."""
+    @_builtins.property
+    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
+        """Added to the logits of some tokens, by id; each finite. At most 1024."""
+
+    @_builtins.property
+    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The only tokens that may be chosen; all if there are none."""
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]:
+        """Tokens that must not follow each other in the output. At most 128, none empty."""
+
+    def __init__(
+        self,
+        *,
+        repetition_penalty: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        bad_words: _abc.Iterable[Global___TokenSequence] | None = ...,
+        min_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogitsRules: _TypeAlias = LogitsRules  # noqa: Y015
+
+@_typing.final
+class TokenSequence(_message.Message):
+    """Holds token ids in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ids."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenSequence: _TypeAlias = TokenSequence  # noqa: Y015
 
 @_typing.final
 class CancelSequence(_message.Message):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
-from blockdraft_server.request import ModelLimits
+from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places
 

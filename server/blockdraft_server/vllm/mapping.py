@@ -25,7 +25,8 @@ _FIELDS = frozenset(("request_id", "tokenized", "text", "sampling_params", "stre
 _SAMPLING = frozenset(
     (
         *("temperature", "top_p", "top_k", "min_p", "seed", "n", "logprobs"),
-        *("max_tokens", "stop", "stop_token_ids", "ignore_eos"),
+        *("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"),
+        *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
         # They say how the gateway makes text of tokens, and where a constraint begins, if any.
         *("skip_special_tokens", "spaces_between_special_tokens", "grammar_from_first_token"),
     )
@@ -100,6 +101,11 @@ def _request(request: pb.GenerateRequest) -> inference_pb2.StreamGenerateRequest
         stop_sequences=sampling.stop,
         stop_token_ids=_ids("sampling_params.stop_token_ids", sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
+        repetition_penalty=sampling.repetition_penalty or 1.0,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        logit_bias=sampling.logit_bias,
+        min_tokens=min(sampling.min_tokens, _MOST),
     )
     if sampling.HasField("max_tokens"):
         # More than the context holds is reduced to that.
@@ -129,8 +135,8 @@ def _unsupported(request: pb.GenerateRequest) -> Iterator[str]:
     for field, value in request.ListFields():
         if field.name not in _FIELDS and not (field.name == "data_parallel_rank" and value == 0):
             yield field.name
-    for field, value in request.sampling_params.ListFields():
-        if field.name not in _SAMPLING and not (field.name == "repetition_penalty" and value == 1):
+    for field, _ in request.sampling_params.ListFields():
+        if field.name not in _SAMPLING:
             yield f"sampling_params.{field.name}"
 
 

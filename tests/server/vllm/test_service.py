@@ -14,7 +14,7 @@ from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime.status import ServiceError, received_error
-from blockdraft_server.request import ModelLimits
+from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.vllm import mapping
 
 PROMPT = [1, 2]
@@ -135,11 +135,6 @@ async def test_stop_texts_and_tokens(server: Running, verifier: FakeVerifier) ->
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"frequency_penalty": 0.5},
-        {"presence_penalty": -0.5},
-        {"repetition_penalty": 1.5},
-        {"min_tokens": 1},
-        {"logit_bias": {1: 1.0}},
         {"prompt_logprobs": 0},
         {"truncate_prompt_tokens": -1},
         {"include_stop_str_in_output": True},
@@ -188,6 +183,10 @@ REFUSED: dict[str, Any] = {
     "stop_token_ids": [1 << 31],
     "temperature": -1.0,
     "logprobs": 21,
+    "repetition_penalty": -1.0,
+    "frequency_penalty": 2.5,
+    "presence_penalty": -2.5,
+    "min_tokens": 9,
 }
 
 
@@ -216,7 +215,7 @@ async def test_whole_completions_come_in_order(server: Running, verifier: FakeVe
 def test_every_field_is_honoured_or_refused() -> None:
     # A field that is added to the proto and to no list is refused.
     for field in pb.SamplingParams.DESCRIPTOR.fields:
-        if field.name in mapping._SAMPLING or field.name in ("repetition_penalty", "logit_bias"):
+        if field.name in mapping._SAMPLING:
             continue
         asked = pb.GenerateRequest()
         value: Any = "1" if field.cpp_type == field.CPPTYPE_STRING else 1
@@ -225,6 +224,20 @@ def test_every_field_is_honoured_or_refused() -> None:
         setattr(asked.sampling_params, field.name, value)
         with pytest.raises(ServiceError, match=f"sampling_params.{field.name} is not supported"):
             mapping.requests_of(asked)
+
+
+async def test_penalties_and_biases_reach_the_verifier(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    rules: dict[str, Any] = {
+        "repetition_penalty": 1.5,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "logit_bias": {7: 2.0},
+        "min_tokens": 3,
+    }
+    await responses(server, request(**rules))
+    assert verifier.requests[0].rules == verifier_pb2.LogitsRules(**rules)
 
 
 async def test_neutral_values_are_taken(server: Running) -> None:

@@ -100,9 +100,9 @@ class RecordingRunner(ModelRunner):
         super().__init__(*arguments)
         self.used: set[Bucket] = set()
 
-    def _execute(self, bucket: Bucket, inputs: Any) -> Any:
+    def _execute(self, bucket: Bucket, inputs: Any, limits: Any = None) -> Any:
         self.used.add(bucket)
-        return super()._execute(bucket, inputs)
+        return super()._execute(bucket, inputs, limits)
 
 
 def test_no_step_of_any_shape_compiles_after_warm_up(

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -108,8 +109,31 @@ LayerCaches = list[Array] | list[LayeredCache]
 """One array per layer, or the one of all layers."""
 
 
+class PagedCache(NamedTuple):
+    """What is kept of each position on the devices."""
+
+    layers: LayerCaches  # keys and values
+    tokens: Array  # Int[Array, "pages page_size"], for penalties
+
+
+def allocate_cache(layout: CacheLayout) -> PagedCache:
+    """Return the zeroed cache."""
+    tokens = jnp.zeros((layout.num_pages, layout.page_size), jnp.int32, device=layout.replicated)
+    return PagedCache(allocate_kv(layout), tokens)
+
+
+def cache_places(layout: CacheLayout) -> Any:
+    """Return where each array of the cache lies, in the form of the cache."""
+    layers: Any = jax.tree.map(
+        lambda array: layout.sharding if array.ndim else layout.replicated,
+        jax.eval_shape(lambda: allocate_kv(layout)),
+    )
+    whole: Any = layout.replicated
+    return PagedCache(layers, whole)
+
+
 def allocate_kv(layout: CacheLayout) -> LayerCaches:
-    """Return the zeroed cache, keys in even and values in odd head slots."""
+    """Return zeroed keys and values, keys in even and values in odd head slots."""
     where = layout.sharding
     # Each of several can be updated in place.
     count = 1 if layout.stacked else layout.num_layers

@@ -4,17 +4,38 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import RaggedBatch
+from blockdraft_verifier.scheduling.logits_rules import MAX_LOGIT_BIASES, NO_RULES
 from blockdraft_verifier.scheduling.scheduler import Row
+
+MASK_BITS = 32
+"""Tokens that one word of a mask speaks of, the first in its lowest bit."""
+
+
+class Penalties(NamedTuple):
+    """The penalties of each row; repetition alone looks at the prompt."""
+
+    prompt_tokens: Int[Array, " rows"]  # length of the prompt
+    repetition: Float[Array, " rows"]  # 1 for none
+    frequency: Float[Array, " rows"]  # 0 for none
+    presence: Float[Array, " rows"]  # 0 for none
+
+
+class TokenLimits(NamedTuple):
+    """Biases of each row and masks of each choice; too large to be sent where none has any."""
+
+    bias_ids: Int[Array, "rows biased"]  # the vocabulary's size for none
+    bias: Float[Array, "rows biased"]
+    allowed: UInt[Array, "choices words"]
 
 
 class StepInputs(NamedTuple):
-    """Everything a step needs besides weights and cache."""
+    """Everything that every step needs besides weights and cache."""
 
     token_ids: Int[Array, " tokens"]  # tokens of all rows one after another, then padding
     positions: Int[Array, " tokens"]  # position of each token in its sequence
@@ -26,6 +47,8 @@ class StepInputs(NamedTuple):
     draft_count: Int[Array, " rows"]  # drafted tokens at the end of each row
     sampling: SamplingArrays  # sampling options of each row
     log_probs_wanted: Bool[Array, "1"]  # whether any row wants log probabilities
+    penalties: Penalties  # penalties of each row
+    rules_wanted: Bool[Array, "1"]  # whether any row has penalties, biases or masks
 
 
 def pack(
@@ -63,6 +86,7 @@ def pack(
         start, choice = stop, choice + count
     requests = [row.sequence.request for row in rows]
     log_probs_wanted: Any = np.array([any(each.log_probs is not None for each in requests)])
+    rules_wanted: Any = np.array([any(each.rules is not NO_RULES for each in requests)])
     return StepInputs(
         token_ids,
         positions,
@@ -73,6 +97,43 @@ def pack(
         draft_count,
         pack_sampling([request.sampling for request in requests], bucket.rows),
         log_probs_wanted,
+        _pack_penalties(rows, bucket.rows),
+        rules_wanted,
+    )
+
+
+def pack_limits(rows: Sequence[Row], bucket: Bucket, vocab_size: int) -> TokenLimits:
+    """Return the biases and masks of `rows` in NumPy arrays, padded to `bucket` with none."""
+    ids: Any = np.full((bucket.rows, MAX_LOGIT_BIASES), vocab_size, np.int32)
+    values: Any = np.zeros(ids.shape, np.float32)
+    words = -(-vocab_size // MASK_BITS)
+    allowed: Any = np.full((bucket.choices, words), 2**MASK_BITS - 1, "<u4")
+    choice = 0
+    for index, row in enumerate(rows):
+        request, count = row.sequence.request, row.draft_count + 1
+        rules = request.rules
+        ids[index, : len(rules.logit_bias)] = list(rules.logit_bias)
+        values[index, : len(rules.logit_bias)] = list(rules.logit_bias.values())
+        if rules.masks is not None and row.chooses:
+            output = row.sequence.tokens[len(request.prompt) :]
+            drafted = row.token_ids[row.known_count :]
+            for place, mask in enumerate(rules.masks.along(output, drafted), start=choice):
+                allowed[place] = np.frombuffer(mask.to_bytes(4 * words, "little"), "<u4")
+        choice += count
+    return TokenLimits(ids, values, allowed)
+
+
+def _pack_penalties(rows: Sequence[Row], size: int) -> Penalties:
+    requests = [row.sequence.request for row in rows]
+    rules = [*(request.rules for request in requests), *[NO_RULES] * (size - len(rows))]
+
+    def column(name: str) -> Any:
+        return np.array([getattr(each, name) for each in rules], np.float32)
+
+    lengths = _zeros(size)
+    lengths[: len(rows)] = [len(request.prompt) for request in requests]
+    return Penalties(
+        lengths, *map(column, ("repetition_penalty", "frequency_penalty", "presence_penalty"))
     )
 
 

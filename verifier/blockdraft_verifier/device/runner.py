@@ -20,7 +20,7 @@ from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
-from blockdraft_verifier.device.cache import CacheLayout, LayeredCache, allocate_kv
+from blockdraft_verifier.device.cache import CacheLayout, LayeredCache, allocate_cache
 from blockdraft_verifier.device.feature_form import (
     NO_FEATURES,
     FeatureForm,
@@ -28,10 +28,16 @@ from blockdraft_verifier.device.feature_form import (
     read_compilation,
     split,
 )
-from blockdraft_verifier.device.packing import StepInputs, pack, reading
+from blockdraft_verifier.device.packing import (
+    StepInputs,
+    TokenLimits,
+    pack,
+    pack_limits,
+    reading,
+)
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.slice.mirror import StepLeader, from_bytes
+from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -142,11 +148,13 @@ class ModelRunner:
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )
-        self._caches = allocate_kv(self.layout)
+        self._cache = allocate_cache(self.layout)
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
         self.buckets: tuple[Bucket, ...] = ()
         self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
+        # On the devices already, for the many steps without biases and masks.
+        self._no_limits: dict[Bucket, TokenLimits] = {}
         self._features = NO_FEATURES
         self.max_block = 0
 
@@ -187,6 +195,10 @@ class ModelRunner:
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
+        self._no_limits = {
+            bucket: jax.device_put(self._pack_limits((), bucket), self.layout.replicated)
+            for bucket in self.buckets
+        }
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
         with ThreadPoolExecutor(max_workers=2) as executor:
@@ -212,7 +224,7 @@ class ModelRunner:
         """Run one step over `rows`, in the smallest shape that holds them."""
         started = time.perf_counter()
         bucket = bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
-        outputs = self._execute(bucket, self._pack(rows, bucket))
+        outputs = self.run_in(bucket, rows)
         meanwhile()
         accepted = np.asarray(outputs.accepted)
         bonus = np.asarray(outputs.bonus)
@@ -230,7 +242,9 @@ class ModelRunner:
 
     def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
         """Run one step over `rows` in a shape that need not be the smallest that holds them."""
-        return self._execute(bucket, self._pack(rows, bucket))
+        limited = any(row.sequence.request.rules.limits_tokens for row in rows)
+        limits = self._pack_limits(rows, bucket) if limited else None
+        return self._execute(bucket, self._pack(rows, bucket), limits)
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         """Return the keys and values in some pages, layer by layer; for the self-test.
@@ -243,7 +257,7 @@ class ModelRunner:
         firsts = np.arange(self.model.num_layers, dtype=np.int32) * self.layout.num_pages
         return [
             layer
-            for cache in self._caches
+            for cache in self._cache.layers
             for layer in (
                 np.asarray(cache.pages[firsts[:, None] + index])
                 if isinstance(cache, LayeredCache)
@@ -254,7 +268,10 @@ class ModelRunner:
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end."""
         bucket = self.buckets[step]
-        outputs = self._execute(bucket, from_bytes(inputs, self._pack((), bucket)))
+        like = (self._pack((), bucket), self._pack_limits((), bucket))
+        # The limits come only where there are any.
+        sent = from_bytes(inputs, like if len(inputs) == byte_count(like) else like[:1])
+        outputs = self._execute(bucket, *sent)
         jax.block_until_ready(outputs.bonus)
 
     def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
@@ -269,12 +286,21 @@ class ModelRunner:
             max_pages=self._max_pages,
         )
 
-    def _execute(self, bucket: Bucket, inputs: StepInputs) -> StepOutputs:
+    def _pack_limits(self, rows: Sequence[Row], bucket: Bucket) -> TokenLimits:
+        return pack_limits(rows, bucket, self.model.vocab_size)
+
+    def _execute(
+        self, bucket: Bucket, inputs: StepInputs, limits: TokenLimits | None = None
+    ) -> StepOutputs:
         if self._leader is not None:
-            self._leader.run(self.buckets.index(bucket), inputs)
+            self._leader.run(self.buckets.index(bucket), (inputs, limits))
         outputs: StepOutputs
-        outputs, self._caches = self._steps[bucket](
-            self._leaves, self._features.projection, self._caches, inputs
+        outputs, self._cache = self._steps[bucket](
+            self._leaves,
+            self._features.projection,
+            self._cache,
+            inputs,
+            self._no_limits[bucket] if limits is None else limits,
         )
         return outputs
 

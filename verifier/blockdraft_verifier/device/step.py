@@ -21,9 +21,15 @@ from blockdraft_verifier.device.accept import (
     log_probabilities,
 )
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import CacheLayout, LayerCaches, allocate_kv
+from blockdraft_verifier.device.cache import (
+    CacheLayout,
+    PagedCache,
+    allocate_cache,
+    cache_places,
+)
 from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
-from blockdraft_verifier.device.packing import StepInputs, pack
+from blockdraft_verifier.device.logits_processing import process_logits
+from blockdraft_verifier.device.packing import StepInputs, TokenLimits, pack, pack_limits
 from blockdraft_verifier.device.paged_attention import PagedAttend
 
 FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
@@ -45,25 +51,36 @@ class StepOutputs(NamedTuple):
 
 def run_step(
     decoder: Decoder,
-    caches: LayerCaches,
+    cache: PagedCache,
     inputs: StepInputs,
+    limits: TokenLimits,
     *,
     layout: CacheLayout,
     features: FeatureForm,
     max_drafts: int,
     feature_dtype: DTypeLike,
-) -> tuple[StepOutputs, LayerCaches]:
-    """Run the target over a ragged batch, verify its drafts, and return the updated caches too.
+) -> tuple[StepOutputs, PagedCache]:
+    """Run the target over a ragged batch, verify its drafts, and return the updated cache too.
 
-    The caller donates `caches`. No row has more than `max_drafts` drafted tokens.
+    The caller donates `cache`. No row has more than `max_drafts` drafted tokens.
     """
     token_count = inputs.token_ids.shape[0]
     attend = PagedAttend(inputs.batch, token_count, layout)
-    output = decoder(inputs.token_ids, inputs.positions, caches, attend, features.layer_ids)
+    output = decoder(inputs.token_ids, inputs.positions, cache.layers, attend, features.layer_ids)
     logits = decoder.logits(output.hidden[inputs.choice_token])
 
+    tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
+    cache = PagedCache(output.caches, tokens.reshape(cache.tokens.shape))
     choice_position = inputs.positions[inputs.choice_token] + 1
-    choices = choose_tokens(logits, choice_position, inputs.choice_row, inputs.sampling)
+    choose = functools.partial(
+        choose_tokens, position=choice_position, row=inputs.choice_row, sampling=inputs.sampling
+    )
+    # Few requests have rules, and to apply them takes longer than to choose.
+    choices = jax.lax.cond(
+        inputs.rules_wanted[0],
+        lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
+        lambda: choose(logits),
+    )
     following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
     accepted, bonus = count_accepted(
         choices, following, inputs.first_choice, inputs.draft_count, max_drafts
@@ -75,7 +92,7 @@ def run_step(
         # Rounded before and after: what the drafter would have computed from raw features.
         final = features.projection(final).astype(feature_dtype)
     pieces = cut(final, first=inputs.first_choice.shape[0])
-    return StepOutputs(accepted, bonus, log_probs, pieces), output.caches
+    return StepOutputs(accepted, bonus, log_probs, pieces), cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +112,26 @@ class TargetStep:
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step for one bucket, ready to be compiled.
 
-        It takes the leaves of the weights, the features' projection, caches and `StepInputs`, and
-        returns `StepOutputs` and the caches, which it takes over. To flatten the weights at each
-        step would take longer than anything else on the host.
+        It takes the leaves of the weights, the features' projection, the cache, `StepInputs` and
+        `TokenLimits`, and returns `StepOutputs` and the cache, which it takes over. To flatten the
+        weights at each step would take longer than anything else on the host.
         """
         layout = self.layout
         sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
         inputs = pack((), bucket, **sizes, max_pages=self.max_pages)
-        caches = jax.eval_shape(functools.partial(allocate_kv, layout))
-        cache_places = jax.tree.map(
-            lambda array: layout.sharding if array.ndim else layout.replicated, caches
-        )
+        limits = pack_limits((), bucket, nnx.merge(self.graph, weights).config.vocab_size)
+        cache = jax.eval_shape(functools.partial(allocate_cache, layout))
         leaves, tree = jax.tree.flatten(weights)
         described = (
             list(map(_described, leaves)),
             jax.tree.map(_described, self.features.projection),
-            jax.tree.map(_placed, caches, cache_places),
-            jax.tree.map(lambda array: _placed(array, layout.replicated), inputs),
+            jax.tree.map(_placed, cache, cache_places(layout)),
+            *jax.tree.map(lambda array: _placed(array, layout.replicated), (inputs, limits)),
         )
-        # Everything the host reads is whole on every device; caches stay where they are.
-        places = None if layout.mesh is None else (layout.replicated, cache_places)
+        # Everything the host reads is whole on every device; the cache stays where it is.
+        places = None if layout.mesh is None else (layout.replicated, cache_places(layout))
 
-        def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, LayerCaches]:
+        def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, PagedCache]:
             return self._run(jax.tree.unflatten(tree, leaves), *rest)
 
         step = jax.jit(run, donate_argnums=(2,), out_shardings=places)
@@ -126,13 +141,15 @@ class TargetStep:
         self,
         weights: Any,
         projection: FeatureProjection | None,
-        caches: LayerCaches,
+        cache: PagedCache,
         inputs: StepInputs,
-    ) -> tuple[StepOutputs, LayerCaches]:
+        limits: TokenLimits,
+    ) -> tuple[StepOutputs, PagedCache]:
         return run_step(
             nnx.merge(self.graph, weights),
-            caches,
+            cache,
             inputs,
+            limits,
             layout=self.layout,
             features=replace(self.features, projection=projection),
             max_drafts=max(1, self.max_block - 1),

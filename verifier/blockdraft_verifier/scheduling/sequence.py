@@ -16,6 +16,7 @@ from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 
 from blockdraft_models.sampling_options import GREEDY, Sampling
+from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
 
 
 class FinishReason(enum.Enum):
@@ -33,6 +34,7 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
+    rules: LogitsRules = NO_RULES
     max_output_tokens: int = 128  # most tokens to generate, `emitted` included
     stop_token_ids: frozenset[int] = frozenset()
     # Number of alternatives to report per token, None for no log probabilities.

@@ -7,7 +7,6 @@ of weights and cache, and throw the outputs away.
 """
 
 import hashlib
-import math
 import struct
 from collections.abc import Callable
 from typing import Protocol, TypeVar, runtime_checkable
@@ -138,10 +137,15 @@ def to_bytes(tree: object) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
 
 
+def byte_count(tree: object) -> int:
+    """Return the length of `to_bytes`."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
 def from_bytes(data: memoryview, like: Tree) -> Tree:
     """Return the pytree whose bytes these are; raise `ValueError` if they are more or fewer."""
     leaves, structure = jax.tree.flatten(like)
-    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves]
+    sizes = [leaf.nbytes for leaf in leaves]
     if sum(sizes) != len(data):
         raise ValueError(f"inputs of {sum(sizes)} bytes expected, got {len(data)}")
     arrays, start = [], 0
