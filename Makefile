@@ -38,13 +38,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(SERVE): $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[serve,openai] into $(VENV)" >&2
-	$(PIP) install -c constraints.txt -e '.[serve,openai]'
+	@echo "installing blockdraft[serve] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve]'
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[serve,openai,train,bench,dev] into $(VENV)" >&2
-	$(PIP) install -c constraints.txt -e '.[serve,openai,train,bench,dev]'
+	@echo "installing blockdraft[serve,train,bench,dev] into $(VENV)" >&2
+	$(PIP) install -c constraints.txt -e '.[serve,train,bench,dev]'
 	@touch $@ $(SERVE)
 
 $(TPU): $(PINS) $(DEV) | $(BIN)/python

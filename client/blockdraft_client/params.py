@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from blockdraft_client.old_names import takes_old_names
 
@@ -25,10 +25,11 @@ class ChatMessage:
 Priority = Literal["normal", "background"]
 """The order in which requests wait: a background request runs when no normal one waits."""
 
-Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, Any]]
 """Text to continue as it is, token ids, or a conversation, oldest message first.
 
-Only a conversation is put into the chat template of the model.
+Only a conversation is put into the chat template of the model. A message that is a mapping may also
+have `tool_calls`, `tool_call_id` and `reasoning_content`, as OpenAI's messages have.
 """
 
 
@@ -132,13 +133,16 @@ class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
 
     `sampling` is how to choose tokens and when to stop, `speculation` whether and how far to draft
     ahead, `priority` whether to give way to other requests that wait, and `model` the name of the
-    model, by default the one that is served.
+    model, by default the one that is served. `tools`, in the form of OpenAI's, and
+    `template_arguments`, such as `{"enable_thinking": False}`, are for the chat template.
     """
 
     sampling: SamplingParams | None
     speculation: SpeculationParams | None
     priority: Priority
     model: str
+    tools: Sequence[Mapping[str, Any]] | None
+    template_arguments: Mapping[str, Any] | None
 
 
 DEFAULT_PORT = 50051

@@ -1,8 +1,9 @@
 """From a caller's options to the messages of the wire."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeVar, get_args
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from blockdraft_client.old_names import with_new_names
 from blockdraft_client.params import (
@@ -17,6 +18,7 @@ from blockdraft_protos.v1 import inference_pb2
 
 RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.StreamGenerateRequest)
 
+_MESSAGE_KEYS = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
 # Names of fields of `SamplingParams` in the messages, where they differ.
 _WIRE_NAMES = {"max_tokens": "max_output_tokens", "logprobs": "log_probs", "stop": "stop_sequences"}
 
@@ -36,6 +38,7 @@ def generation_request(
     sampling = shortcuts.pop("sampling", None) or SamplingParams()
     speculation = shortcuts.pop("speculation", None)
     priority, model = shortcuts.pop("priority", "normal"), shortcuts.pop("model", "")
+    conversation = {name: shortcuts.pop(name, None) for name in ("tools", "template_arguments")}
     if priority not in get_args(Priority):
         raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
     chosen = dataclasses.asdict(dataclasses.replace(sampling, **shortcuts))
@@ -46,7 +49,7 @@ def generation_request(
     drafting = None if speculation is None else dataclasses.asdict(speculation)
     request = kind(
         model=model,
-        prompt=prompt_message(prompt),
+        prompt=_with(prompt_message(prompt), **conversation),
         sampling=inference_pb2.SamplingOptions(**named),
         speculation=None if drafting is None else inference_pb2.SpeculationOptions(**drafting),
         priority=inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}"),
@@ -66,6 +69,20 @@ def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
     return inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=messages))
 
 
+def _with(
+    prompt: inference_pb2.Prompt,
+    tools: Sequence[Mapping[str, Any]] | None,
+    template_arguments: Mapping[str, Any] | None,
+) -> inference_pb2.Prompt:
+    """Add what is for the chat template, which only a conversation goes through."""
+    if (tools or template_arguments) and prompt.WhichOneof("content") != "conversation":
+        raise ValueError("tools and template_arguments are for conversations, lists of messages")
+    prompt.conversation.tools.extend(map(json.dumps, tools or ()))
+    if template_arguments:
+        prompt.conversation.template_arguments = json.dumps(template_arguments)
+    return prompt
+
+
 def _chat_message(item: object) -> inference_pb2.ChatMessage:
     if isinstance(item, ChatMessage):
         return inference_pb2.ChatMessage(role=item.role, content=item.content)
@@ -74,6 +91,13 @@ def _chat_message(item: object) -> inference_pb2.ChatMessage:
             "a prompt is a string, a sequence of int, or a sequence of ChatMessage or mappings; "
             f"got an item of type {type(item).__name__}"
         )
-    if set(item) != {"role", "content"}:
-        raise ValueError(f'a message has exactly the keys "role" and "content", got {list(item)}')
-    return inference_pb2.ChatMessage(role=item["role"], content=item["content"])
+    if not {"role", "content"} <= set(item) <= _MESSAGE_KEYS:
+        raise ValueError(
+            'a message has the keys "role" and "content", and may have "tool_calls", '
+            f'"tool_call_id" and "reasoning_content"; got {list(item)}'
+        )
+    calls = [
+        inference_pb2.ToolCall(id=call.get("id"), **call["function"])
+        for call in item.get("tool_calls") or ()
+    ]
+    return inference_pb2.ChatMessage(**{**item, "tool_calls": calls})

@@ -1,14 +1,15 @@
 """From the three forms of a prompt to token ids."""
 
 import asyncio
+import json
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Any, Protocol
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 # Shorter texts take less time to tokenize than to hand to a thread.
 _INLINE_BYTES = 4096
@@ -24,14 +25,27 @@ class Tokenizer(Protocol):
         """Number of token ids the tokenizer knows."""
 
     @property
+    def template(self) -> Any:
+        """The model's chat template, a `ChatTemplate`, or None."""
+
+    @property
     def eos_token_ids(self) -> Collection[int]:
         """Token ids with which the model ends a completion."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; control tokens in it are read as plain text."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return the ids of a conversation, ready for the assistant to answer."""
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] = (),
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the ids of a conversation, ready for the assistant to answer.
+
+        Tools and arguments are for the model's chat template.
+        """
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, empty for control tokens and for padding ids."""
@@ -90,7 +104,49 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
             name, allowed = f"{field}[{index}].role", ", ".join(ROLES)
             text = f"{name} must be one of {allowed}, got {message.role!r}"
             raise invalid_argument(name, text, value=message.role)
-    return sum(len(message.content.encode()) for message in conversation.messages)
+        for number, call in enumerate(message.tool_calls):
+            _json_object(f"{field}[{index}].tool_calls[{number}].arguments", call.arguments)
+    for index, tool in enumerate(conversation.tools):
+        _json_object(f"prompt.conversation.tools[{index}]", tool)
+    if conversation.template_arguments:
+        name = "prompt.conversation.template_arguments"
+        _json_object(name, conversation.template_arguments)
+    texts = [
+        *(message.content for message in conversation.messages),
+        *conversation.tools,
+        conversation.template_arguments,
+        *(call.arguments for message in conversation.messages for call in message.tool_calls),
+        *(message.reasoning_content for message in conversation.messages),
+    ]
+    return sum(len(text.encode()) for text in texts)
+
+
+def _json_object(field: str, text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise invalid_argument(field, f"{field} must be a JSON object")
+    return value
+
+
+def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates expect it."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    for name in ("tool_call_id", "reasoning_content"):
+        if value := getattr(message, name):
+            found[name] = value
+    return found
 
 
 def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
@@ -100,12 +156,13 @@ def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
         case "text":
             return tokenizer.encode(prompt.text)
         case _:
-            messages = [
-                {"role": message.role, "content": message.content}
-                for message in prompt.conversation.messages
-            ]
+            conversation = prompt.conversation
             try:
-                return tokenizer.encode_chat(messages)
+                return tokenizer.encode_chat(
+                    list(map(_message, conversation.messages)),
+                    tools=list(map(json.loads, conversation.tools)),
+                    arguments=json.loads(conversation.template_arguments or "{}"),
+                )
             except ValueError as error:
                 # A chat template may refuse a conversation, say for the order of its roles.
                 raise invalid_argument("prompt.conversation", str(error)) from error

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -37,6 +37,17 @@ from blockdraft_server.traces import Traces
 SERVICE = "blockdraft.v1.InferenceService"
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Caller(Protocol):
+    """What a call says of its caller; a gRPC context does, and so does a call over HTTP."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None if there is none."""
+
+    def invocation_metadata(self) -> Any:
+        """Return names, in lower case, and values of what came with the request."""
+
 
 # Fewer tokens take less time to list than to hand to a thread.
 _INLINE_TOKENS = 4096
@@ -171,7 +182,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return response
 
     async def messages(
-        self, request: GenerationRequest, context: Context
+        self, request: GenerationRequest, context: Caller
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end."""
         remaining = context.time_remaining()
@@ -194,7 +205,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 check_length(len(request.prompt.token_ids.values), self._model_limits())
                 encoding = prompt_token_ids(request.prompt, text_bytes, tokenizer, self._threads)
                 try:
-                    token_ids = await asyncio.wait_for(encoding, remaining)
+                    # Not `wait_for`, which until Python 3.12 may swallow a cancellation.
+                    async with asyncio.timeout(remaining):
+                        token_ids = await encoding
                 except TimeoutError:
                     raise deadline_exceeded() from None
                 # The limits may have changed meanwhile.
@@ -222,7 +235,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             trace_end(message.usage)
                         yield message
 
-    def _tenant(self, context: Context) -> Tenant:
+    def _tenant(self, context: Caller) -> Tenant:
         return self._api_keys.tenant(context.invocation_metadata())
 
     def _model_limits(self) -> ModelLimits:

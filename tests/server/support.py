@@ -47,7 +47,15 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    template = None
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Any] = (),
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         if messages[-1]["role"] == "system":
             raise ValueError("a conversation must not end with a system message")
         return [

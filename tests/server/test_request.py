@@ -210,7 +210,7 @@ def chat(*roles: str) -> inference_pb2.Prompt:
         (inference_pb2.Prompt(text="éé!"), "prompt.text"),
         (inference_pb2.Prompt(token_ids=inference_pb2.TokenIds()), "prompt.token_ids.values"),
         (chat(), "prompt.conversation.messages"),
-        (chat("user", "tool"), "prompt.conversation.messages[1].role"),
+        (chat("user", "robot"), "prompt.conversation.messages[1].role"),
         (chat(""), "prompt.conversation.messages[0].role"),
         (chat("user", "assistant", "user"), "prompt.conversation"),
     ],

@@ -1,6 +1,7 @@
 """Flags that several commands share."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -143,6 +144,13 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="text not to generate; repeatable",
     )
+    group.add_argument(
+        "--template-argument",
+        action="append",
+        type=_argument,
+        metavar="NAME=JSON",
+        help="variable of the chat template, such as enable_thinking=false; repeatable",
+    )
     for flag, text in (
         ("--ignore-eos", "go on past the model's own end of text"),
         ("--no-draft", "decode one token at a time"),
@@ -164,6 +172,11 @@ def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
     if args.logit_bias is not None:
         values["logit_bias"] = dict(args.logit_bias)
     return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -189,5 +202,6 @@ def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt
         speculation=speculation,
         priority=args.priority or "normal",
         model=args.model,
+        template_arguments=dict(args.template_argument or ()),
         **given_sampling(args),
     )

@@ -8,20 +8,27 @@ from typing import Any, NoReturn
 
 from blockdraft_models.errors import TokenizerError
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""A message with its role and content; what else there is, the template may use."""
 
 _PRIVATE_USE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
 
 
 class ChatTemplate:
-    """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata."""
+    """A compiled chat template, as published in `tokenizer_config.json` or GGUF metadata.
+
+    Attributes:
+        source: Its text.
+        variables: Names it uses for what may be given beside the messages.
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """Compile Jinja text, with special tokens as variables such as `bos_token`."""
         # Imported here: a process that never renders does not need Jinja.
-        from jinja2 import TemplateError
+        from jinja2 import TemplateError, meta
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+        self.source = source
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -31,6 +38,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
+            own = {"messages", "add_generation_prompt", *special_tokens, *environment.globals}
+            self.variables = meta.find_undeclared_variables(environment.parse(source)) - own
         except TemplateError as error:
             raise TokenizerError(f"the chat template does not compile: {error}") from error
 
@@ -40,8 +49,12 @@ class ChatTemplate:
         control_tokens: re.Pattern[str],
         *,
         add_generation_prompt: bool,
+        tools: Sequence[Any] = (),
+        arguments: Mapping[str, Any] | None = None,
     ) -> tuple[str, dict[int, str]]:
         """Render a conversation, in which only the template's control tokens are spelled out.
+
+        Tools and further `arguments` are variables that the template has to use.
 
         A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
         are swapped for single private-use characters before rendering, so that the template
@@ -50,21 +63,31 @@ class ChatTemplate:
         be translated back.
         """
         _check(messages)
-        values = [value for message in messages for value in message.values()]
+        given = {**(arguments or {}), **({"tools": list(tools)} if tools else {})}
+        for name in given:
+            if name not in self.variables:
+                raise TokenizerError(f"the model's chat template does not take {name}")
+        values = list(_texts([messages, given]))
         found = dict.fromkeys(token for value in values for token in control_tokens.findall(value))
         stand_ins = dict(zip(found, _unused_characters(values), strict=False))
         if len(stand_ins) < len(found):
             raise TokenizerError("the messages use every private-use character")
 
-        def disarm(text: str) -> str:
-            return control_tokens.sub(lambda match: stand_ins[match.group()], text)
+        def disarm(value: Any) -> Any:
+            if isinstance(value, str):
+                return control_tokens.sub(lambda match: stand_ins[match.group()], value)
+            if isinstance(value, Mapping):
+                return {disarm(key): disarm(one) for key, one in value.items()}
+            if isinstance(value, Sequence):
+                return [disarm(one) for one in value]
+            return value
 
-        disarmed = [{key: disarm(value) for key, value in message.items()} for message in messages]
         try:
             text = self._template.render(
-                messages=disarmed,
+                messages=disarm(messages),
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
+                **disarm(given),
             )
         except Exception as error:  # a template is code: it can raise anything
             raise TokenizerError(f"the chat template refused the messages: {error}") from error
@@ -78,9 +101,19 @@ def _check(messages: Sequence[Message]) -> None:
         for key in ("role", "content"):
             if key not in message:
                 raise TokenizerError(f"message {index} has no {key}")
-        for key, value in message.items():
-            if not isinstance(value, str):
+            if not isinstance(message[key], str):
                 raise TokenizerError(f"{key} of message {index} is not a string")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every string in a structure as JSON has it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 def _unused_characters(texts: Iterable[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
@@ -28,10 +29,10 @@ class Tokenizer:
     eos_token_ids: tuple[int, ...]
     adds_bos: bool
     special_token_ids: frozenset[int]
+    template: ChatTemplate | None
     _backend: Backend
     _special_ids: Mapping[str, int]
     _special_pattern: re.Pattern[str]
-    _template: ChatTemplate | None
 
     @property
     def vocab_size(self) -> int:
@@ -74,16 +75,26 @@ class Tokenizer:
             return token.encode()
 
     def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Any] = (),
+        arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render and encode a conversation; only the template can write control tokens.
 
-        The generation prompt opens the assistant's turn.
+        The generation prompt opens the assistant's turn. Tools and further arguments are for the
+        template, which has to take them.
         """
-        if self._template is None:
+        if self.template is None:
             raise TokenizerError("the model has no chat template; send plain text instead")
-        text, spelling = self._template.render(
-            messages, self._special_pattern, add_generation_prompt=add_generation_prompt
+        text, spelling = self.template.render(
+            messages,
+            self._special_pattern,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            arguments=arguments,
         )
         ids: list[int] = []
         # The pattern captures, so that odd pieces are control tokens and even ones text.
@@ -138,5 +149,5 @@ def load_tokenizer(path: Path) -> Tokenizer:
         _backend=backend,
         _special_ids=special_ids,
         _special_pattern=re.compile(f"({pattern})"),
-        _template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
+        template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
     )

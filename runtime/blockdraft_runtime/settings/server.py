@@ -123,6 +123,12 @@ class ServerSettings:
     model_name: str | None = setting(
         None, "name of the model in requests; unset: the target's", common=True
     )
+    openai: str | None = setting(
+        None,
+        "also serve OpenAI's HTTP API at this address, such as `127.0.0.1:8000`",
+        metavar="HOST:PORT",
+        common=True,
+    )
     api_key_file: Path | None = setting(
         None,
         "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "
@@ -169,6 +175,8 @@ class ServerSettings:
             raise ValueError(f"--verifier must not repeat one, got {', '.join(self.verifiers)}")
         for address in self.verifiers:
             PeerName.parse(address)
+        if self.openai is not None:
+            self._check_openai(self.openai)
         if self.servers > 1:
             self._check_shared_port()
         if self.tls_elsewhere and self.tls is not None:
@@ -179,6 +187,15 @@ class ServerSettings:
             raise ValueError("--model-name must not be empty")
         if not self.poll_seconds > 0:
             raise ValueError(f"poll_seconds must be > 0, got {self.poll_seconds}")
+
+    def _check_openai(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or host.startswith("unix") or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"--openai must be host:port, such as 127.0.0.1:8000, got {address}")
+        if address == self.process.address:
+            raise ValueError("--openai and --listen must not be the same address")
+        if self.servers > 1 and int(port) == 0:
+            raise ValueError(f"--servers {self.servers} needs a port in --openai, got {address}")
 
     def _check_shared_port(self) -> None:
         address = self.process.address

@@ -79,11 +79,8 @@ def run(args: argparse.Namespace) -> int:
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
-            if plan.openai is not None:
-                _require("--openai", ("smg",), "openai")
-                refuse_taken_port("--openai", plan.openai.address)
-                address = numeric(plan.openai.address)
-                plan = plan.gatewayed(address, stack.enter_context(held_port()))
+            if plan.server is not None and plan.server.openai is not None:
+                refuse_taken_port("--openai", plan.server.openai)
             if not plan.follows:
                 refuse_taken_ports(plan)
             if plan.learns and plan.verifier.process.metrics_port is None:
@@ -158,16 +155,6 @@ def held_port() -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
-
-
-def numeric(address: str) -> str:
-    """Return an address `host:port` with an IP address for its host; `OSError` if it has none."""
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(
-        host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    ip = found[0][4][0]
-    return f"[{ip}]:{port}" if ":" in str(ip) else f"{ip}:{port}"
 
 
 def refuse_taken_ports(plan: ServePlan) -> None:

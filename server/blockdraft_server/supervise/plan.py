@@ -1,6 +1,5 @@
 """Which processes `blockdraft serve` starts, its settings and those of each process; no I/O."""
 
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,11 +27,6 @@ DRAFTER = Configuration("drafter", DrafterSettings)
 USAGE_STATUS = 2
 # By name, so that nothing of it is imported to start it.
 TRAINER_MODULE = "blockdraft_training.online"
-GATEWAY_MODULE = "blockdraft_server.supervise.openai"
-# Hosts of addresses at which a process listens on all interfaces.
-_EVERYWHERE = ("", "0.0.0.0", "[::]")
-# Of an HTTP request, beside its prompt.
-_ROOM_BYTES = 256 << 10
 # Verifier and drafter of one host talk over a unix socket, and so do its server and its verifier.
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 # Beyond the time for which a process lets its calls go on.
@@ -77,13 +71,6 @@ class ServeSettings:
         minimum=1,
         common=True,
     )
-    openai: str | None = setting(
-        None,
-        "also serve OpenAI's HTTP API at this address, such as `127.0.0.1:8000`, without keys and "
-        "TLS; needs blockdraft[openai]",
-        metavar="HOST:PORT",
-        common=True,
-    )
     run_dir: Path | None = setting(
         None,
         "folder of the sockets between the processes; unset: a private temporary one",
@@ -117,28 +104,8 @@ class ServeSettings:
             raise ValueError("--peer-tls-cert needs --peer-listen")
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
-        if self.openai is not None:
-            self._check_openai(self.openai)
-
-    def _check_openai(self, address: str) -> None:
-        if self.no_server:
+        if self.no_server and self.server.openai is not None:
             raise ValueError("--openai and --no-server exclude each other")
-        if self.server.api_key_file is not None or self.server.tls is not None:
-            raise ValueError(
-                "--openai cannot be used with --api-key-file or --tls-cert: the gateway that it "
-                "starts passes no keys on, and connects in plaintext"
-            )
-        if self.server.servers > 1:
-            raise ValueError(
-                "--openai and --servers exclude each other: it would reach one of them"
-            )
-        if address.startswith("unix"):
-            raise ValueError(f"--openai must be host:port, such as 127.0.0.1:8000, got {address}")
-        host, _, port = self.server.process.address.rpartition(":")
-        if host.startswith("unix") or port == "0":
-            raise ValueError("--openai needs --listen host:port, with a port other than 0")
-        if address == self.server.process.address:
-            raise ValueError("--openai and --listen must not be the same address")
 
     @property
     def names_drafter(self) -> bool:
@@ -162,14 +129,6 @@ class ChildSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """The process that serves OpenAI's HTTP API."""
-
-    address: str
-    metrics_port: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ServePlan:
     """The settings of each process."""
 
@@ -180,7 +139,6 @@ class ServePlan:
     host: TpuHost | None = None  # the TPU host this is; None without TPU
     # Environment variables that the processes inherit.
     environment: Mapping[str, str] = field(default_factory=dict)
-    openai: Gateway | None = None  # where OpenAI's HTTP API is served; None for nowhere
     # Variables that give a process its chips, by process.
     chips: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -226,7 +184,6 @@ class ServePlan:
             folder,
             host,
             {name: value for name, value in environ.items() if name not in left_out},
-            None if settings.openai is None else Gateway(settings.openai),
             _chips(host, split) if host and split else {},
         )
 
@@ -241,8 +198,6 @@ class ServePlan:
         if self.follows:
             return [verifier]
         children = []
-        if self.server is not None and self.openai is not None:
-            children.append(self._gateway(self.server, self.openai))
         if self.server is not None:
             children += [self._server(self.server, number) for number in range(self.server.servers)]
         children.append(verifier)
@@ -263,41 +218,6 @@ class ServePlan:
         """Return the plan with a metrics port that tells the trainer if the verifier is busy."""
         process = replace(self.verifier.process, metrics_port=metrics_port)
         return replace(self, verifier=replace(self.verifier, process=process))
-
-    def gatewayed(self, address: str, metrics_port: int) -> "ServePlan":
-        """Return the plan with the gateway at a numeric address, and a port for its metrics.
-
-        It takes no names, and has to have metrics.
-        """
-        if self.openai is None or self.server is None:
-            return self
-        first = self.server.process.metrics_port
-        # After those of the server, the verifier, the drafter and further servers.
-        port = metrics_port if first is None else first + 2 + self.server.servers
-        return replace(self, openai=Gateway(address, port))
-
-    def _gateway(self, server: ServerSettings, gateway: Gateway) -> ChildSpec:
-        host, _, port = gateway.address.rpartition(":")
-        here, _, behind = server.process.address.rpartition(":")
-        behind = f"{'127.0.0.1' if here in _EVERYWHERE else here}:{behind}"
-        drain = math.ceil(server.process.drain_seconds)
-        flags = [
-            *(f"--host={host.strip('[]')}", f"--port={port}"),
-            f"--shutdown-grace-period-secs={drain}",
-            f"--max-payload-size={server.limits.max_prompt_bytes + _ROOM_BYTES}",
-            # There is one server: nothing to turn to, and the client decides what to send again.
-            *("--disable-circuit-breaker", "--disable-retries"),
-            f"--prometheus-host={server.process.metrics_address}",
-            f"--prometheus-port={gateway.metrics_port}",
-            "--log-level=error",
-        ]
-        return ChildSpec(
-            name="openai",
-            command=(sys.executable, "-m", GATEWAY_MODULE, behind, *flags),
-            health_address=None,
-            stop_seconds=drain + _STOP_MARGIN_SECONDS,
-            environment={**self.environment, "NO_COLOR": "1"},
-        )
 
     def _trainer(self, drafter: DrafterSettings) -> ChildSpec:
         flags = [f"--target={drafter.target}", f"--drafter={drafter.drafter}"]

@@ -1,10 +1,7 @@
 """What `blockdraft serve` prints once everything is ready."""
 
 import asyncio
-import http.client
 import time
-import urllib.error
-import urllib.request
 
 import grpc
 
@@ -14,8 +11,6 @@ from blockdraft_server.supervise.plan import ServePlan
 # A drafter that is ready is found within moments; one that died again is not waited for.
 _ATTACH_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-# It starts once the server is ready, and fetches the tokenizer from it.
-_GATEWAY_SECONDS = 60.0
 _NAMES = {"dflash": "DFlash", "eagle3": "EAGLE-3"}
 _DEFAULT_PORT = "50051"
 
@@ -33,10 +28,9 @@ async def summary(plan: ServePlan, seconds: float) -> str:
     if plan.server is not None:
         what = f"serves {plan.server.served_name} on {plan.server.process.address}"
     lines = [f"blockdraft {what}, ready after {seconds:.0f} s"]
-    if plan.openai is not None:
-        ready = await gateway_ready(plan.openai.address)
-        text = f"http://{plan.openai.address}/v1{'' if ready else ', not ready yet'}"
-        lines.append(f"  openai     {text}")
+    if plan.server is not None and plan.server.openai is not None:
+        scheme = "http" if plan.server.tls is None else "https"
+        lines.append(f"  openai     {scheme}://{plan.server.openai}/v1")
     if isinstance(found, str):
         lines.append(f"  verifier   unknown ({found})")
     else:
@@ -65,27 +59,6 @@ def facts(
     if plan.server is not None:
         lines.append(("ask", _ask(plan.server.process.address)))
     return lines
-
-
-async def gateway_ready(address: str, patience_seconds: float = _GATEWAY_SECONDS) -> bool:
-    """Whether the gateway serves at an address, within so many seconds."""
-
-    def ready() -> bool:
-        try:
-            with opener.open(f"http://{address}/readiness", timeout=5):
-                return True
-        except urllib.error.HTTPError as error:
-            error.close()
-            return False
-        except (OSError, http.client.HTTPException):
-            return False
-
-    # It is on this host, so no proxy is on the way.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + patience_seconds
-    while not (found := await asyncio.to_thread(ready)) and time.monotonic() < deadline:
-        await asyncio.sleep(_POLL_SECONDS)
-    return found
 
 
 async def describe(

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.merging import MAX_COMPLETIONS, copies
 from blockdraft_server.request import check_request
-
-MAX_COMPLETIONS = 16
-"""Most completions of one request, `n`."""
 
 _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_STOP: "stop",
@@ -46,14 +44,7 @@ def requests_of(request: pb.GenerateRequest) -> list[inference_pb2.StreamGenerat
     first = _request(request)
     # Before it is copied: a list may be long.
     check_request(first)
-    wanted = [first]
-    for index in range(1, count):
-        wanted.append(inference_pb2.StreamGenerateRequest())
-        wanted[index].CopyFrom(first)
-        if sampling.HasField("seed"):
-            # Completions of one request must differ.
-            wanted[index].sampling.seed = sampling.seed + index
-    return wanted
+    return copies(first, count)
 
 
 def chunk_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb.GenerateResponse:

@@ -6,8 +6,7 @@ import datetime
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -17,6 +16,7 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime import version
 from blockdraft_runtime.status import stream_errors, unary_errors
 from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.merging import merged
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, requests_of
 from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
@@ -32,13 +32,6 @@ Completion = Callable[
     AsyncGenerator[inference_pb2.StreamGenerateResponse, None],
 ]
 """Yields the messages of a completion, as `InferenceService.messages` does."""
-
-
-class _Arrived(NamedTuple):
-    """What came of one of the completions: a message, an error, or None if it was aborted."""
-
-    completion: int
-    message: inference_pb2.StreamGenerateResponse | Exception | None
 
 
 class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
@@ -191,46 +184,19 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         context: Context,
     ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
         """Yield the messages of all completions as they come; None ends one that was aborted."""
-        arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
-        # Of a gateway that reads slowly, the rest waits where it is merged into fewer messages.
-        room = asyncio.Semaphore(len(wanted))
-
-        async def follow(index: int) -> None:
-            try:
-                messages = self._completion(wanted[index], context)
-                async with contextlib.aclosing(messages):
-                    async for message in messages:
-                        await room.acquire()
-                        arrived.put_nowait(_Arrived(index, message))
-            except Exception as error:
-                arrived.put_nowait(_Arrived(index, error))
-
-        def ended(task: "asyncio.Task[None]", index: int) -> None:
-            # Also of a task that was cancelled before it began.
-            if task.cancelled():
-                arrived.put_nowait(_Arrived(index, None))
-
         # A gateway may forget to name its request, or use a name twice: then it cannot abort it.
         name = self._tenant(context), request.request_id or uuid.uuid4().hex
-        tasks = [asyncio.create_task(follow(index)) for index in range(len(wanted))]
-        for index, task in enumerate(tasks):
-            task.add_done_callback(partial(ended, index=index))
-        self._running.setdefault(name, tasks)
-        left = set(range(len(wanted)))
+        mine: list[asyncio.Task[None]] = []
+
+        def begun(tasks: list[asyncio.Task[None]]) -> None:
+            mine.extend(tasks)
+            self._running.setdefault(name, mine)
+
+        completions = [self._completion(one, context) for one in wanted]
         try:
-            while left:
-                index, message = await arrived.get()
-                if isinstance(message, Exception):
-                    raise message
-                if message is not None:
-                    room.release()
-                if index in left:
-                    yield index, message
-                if message is None or message.finish_reason:
-                    left.discard(index)
+            async with contextlib.aclosing(merged(completions, begun)) as messages:
+                async for arrived in messages:
+                    yield arrived
         finally:
-            if self._running.get(name) is tasks:
+            if self._running.get(name) is mine:
                 del self._running[name]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

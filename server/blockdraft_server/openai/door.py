@@ -1,0 +1,297 @@
+"""OpenAI's HTTP API over aiohttp: routes, keys, streams, and errors as its clients know them."""
+
+import contextlib
+import json
+import logging
+import math
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+from aiohttp import web
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.keys import ApiKeys
+from blockdraft_server.merging import merged
+from blockdraft_server.openai.requests import Asked, chat_request, completion_request
+from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
+from blockdraft_server.openai.speech import Manner
+from blockdraft_server.request import check_model
+from blockdraft_server.routing.pool import VerifierPool
+
+logger = logging.getLogger(__name__)
+
+# Beside the text of a prompt, which JSON may spell in six times as many bytes: names and options.
+_ROOM_BYTES = 256 * 1024
+_ESCAPING = 6
+
+_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+# What OpenAI calls fields that errors of ours name.
+_NAMES = {
+    "sampling.max_output_tokens": "max_tokens",
+    "sampling.stop_sequences": "stop",
+    "sampling.log_probs": "top_logprobs",
+    "prompt.conversation.messages": "messages",
+    "prompt.conversation": "messages",
+    "prompt.token_ids.values": "prompt",
+    "prompt.text": "prompt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCaller:
+    """What a call says of its caller beside the request, as gRPC's context does."""
+
+    headers: tuple[tuple[str, str], ...]
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers, whose names are in lower case."""
+        return self.headers
+
+    def time_remaining(self) -> None:
+        """HTTP callers set no deadline."""
+
+
+Completion = Callable[
+    [inference_pb2.StreamGenerateRequest, HttpCaller],
+    AsyncGenerator[inference_pb2.StreamGenerateResponse, None],
+]
+"""Yields the messages of a completion, as `InferenceService.messages` does."""
+
+
+class Door:
+    """Serves OpenAI's HTTP API while it is open.
+
+    Attributes:
+        address: Where it listens, once it is open.
+        manner: How the model writes; set once the tokenizer is loaded.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        address: str,
+        completion: Completion,
+        pool: VerifierPool,
+        keys: ApiKeys,
+    ) -> None:
+        """Serve what `pool` holds at `address`, with the keys and the certificate of the server."""
+        self.address = address
+        self.manner = Manner()
+        self._settings = settings
+        self._completion = completion
+        self._pool = pool
+        self._keys = keys
+        self._tls = None if settings.tls is None else _tls(settings.tls)
+        most = _ESCAPING * settings.limits.max_prompt_bytes + _ROOM_BYTES
+        application = web.Application(client_max_size=most)
+        application.add_routes(
+            [
+                web.post("/v1/chat/completions", self._told(self._chat)),
+                web.post("/v1/completions", self._told(self._text)),
+                web.get("/v1/models", self._told(self._models)),
+                web.get("/v1/models/{model:.+}", self._told(self._model)),
+                web.get("/health", self._health),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            # A client that goes away frees what its request holds.
+            handler_cancellation=True,
+            shutdown_timeout=settings.process.drain_seconds,
+        )
+
+    async def open(self) -> None:
+        """Listen; `OSError` if the address cannot be bound."""
+        host, _, port = self.address.rpartition(":")
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner,
+            host.strip("[]"),
+            int(port),
+            ssl_context=self._tls,
+            reuse_port=self._settings.servers > 1,
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            message = f"cannot listen at {self.address}: is it taken, or not of this host?"
+            raise OSError(message) from error
+        self.address = f"{host}:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        """Accept no connection any more; calls under way go on for as long as the server drains."""
+        await self._runner.cleanup()
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that now lies in the files for connections to come."""
+        if self._tls is not None and self._settings.tls is not None:
+            self._tls.load_cert_chain(self._settings.tls.certificate, self._settings.tls.key)
+
+    async def _chat(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
+        chat = partial(ChatAnswer, manner=self.manner)
+        return await self._complete(request, caller, chat_request, chat)
+
+    async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
+        return await self._complete(request, caller, completion_request, TextAnswer)
+
+    async def _complete(
+        self,
+        request: web.Request,
+        caller: HttpCaller,
+        asked_by: Callable[[object], Asked],
+        kind: Callable[[str, int, int, bool], Answer],
+    ) -> web.StreamResponse:
+        asked = asked_by(await _body(request))
+        wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
+        answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
+        completions = [self._completion(one, caller) for one in asked.requests]
+        async with contextlib.aclosing(merged(completions)) as messages:
+            if asked.stream:
+                return await _stream(request, messages, answer, asked.usage)
+            async for index, message in messages:
+                if message is not None:
+                    answer.keep(index, message)
+        return web.json_response(answer.whole())
+
+    async def _models(self, request: web.Request, caller: HttpCaller) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._described()]})
+
+    async def _model(self, request: web.Request, caller: HttpCaller) -> web.Response:
+        check_model(request.match_info["model"], self._settings.served_name)
+        return web.json_response(self._described())
+
+    def _described(self) -> dict[str, object]:
+        limits = self._pool.limits
+        if limits is None:
+            raise verifier_unavailable("no verifier is ready")
+        return {
+            "id": self._settings.served_name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "blockdraft",
+            "max_model_len": limits.max_context_tokens,
+        }
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self._pool.capacity > 0 else 503)
+
+    def _told(
+        self, handler: Callable[[web.Request, HttpCaller], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Return a handler that checks the key before it reads the body, and tells of errors."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            headers = tuple((name.lower(), value) for name, value in request.headers.items())
+            caller = HttpCaller(headers)
+            try:
+                self._keys.tenant(caller.invocation_metadata())
+                return await handler(request, caller)
+            except Exception as error:
+                return _refusal(error)
+
+        return handle
+
+
+async def _body(request: web.Request) -> object:
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise invalid_argument("body", f"the request is too large: {error.text}") from error
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise invalid_argument("body", f"the body is not valid JSON: {error}") from error
+
+
+async def _stream(
+    request: web.Request,
+    messages: AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None],
+    answer: Answer,
+    usage: bool,
+) -> web.StreamResponse:
+    """Write server-sent events; an error before the first one is an answer of its own."""
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+    )
+    try:
+        async for index, message in messages:
+            if message is None:
+                continue
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(_event(answer.piece(index, message)))
+        if usage:
+            await response.write(_event(answer.usage_piece()))
+        await response.write(b"data: [DONE]\n\n")
+    except ConnectionResetError:
+        return response  # The client went away.
+    except Exception as error:
+        if not response.prepared:
+            raise
+        # The status was told already.
+        await response.write(_event(_error_body(_service_error(error))[1]))
+    await response.write_eof()
+    return response
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % json.dumps(content, ensure_ascii=False).encode()
+
+
+def _refusal(error: Exception) -> web.Response:
+    found = _service_error(error)
+    status, body = _error_body(found)
+    headers = {}
+    if status in (429, 503):
+        headers["Retry-After"] = str(max(1, math.ceil(found.retry_after_seconds or 0)))
+    return web.json_response(body, status=status, headers=headers)
+
+
+def _service_error(error: Exception) -> ServiceError:
+    if isinstance(error, ServiceError):
+        return error
+    logger.error("unexpected error while serving a call", exc_info=error)
+    return ServiceError(
+        grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
+    )
+
+
+def _error_body(error: ServiceError) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of an error."""
+    status = _STATUS.get(error.code, 500)
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    field, message = error.field, error.message
+    if field is not None:
+        prefix = next((ours for ours in _NAMES if field.startswith(ours)), None)
+        named = field.removeprefix("sampling.")
+        named = named if prefix is None else _NAMES[prefix] + field[len(prefix) :]
+        message, field = message.replace(field, named), named
+    detail = {"message": message, "type": kind, "param": field, "code": error.reason.lower()}
+    return status, {"error": detail}
+
+
+def _tls(settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.certificate, settings.key)
+    if settings.client_authorities is not None:
+        context.load_verify_locations(settings.client_authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,0 +1,102 @@
+"""The fields of a JSON object: each is read with its type, and one that nobody reads is refused."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from blockdraft_runtime.status import ServiceError, invalid_argument
+
+
+class Fields:
+    """The fields of an object at `path` of a request; null is the same as unset."""
+
+    def __init__(self, values: object, path: str = "") -> None:
+        """Take what JSON holds there, which has to be an object."""
+        self._path = path
+        if not isinstance(values, Mapping):
+            raise invalid_argument(path or "body", f"{path or 'the body'} must be a JSON object")
+        self._values = {name: value for name, value in values.items() if value is not None}
+
+    def named(self, name: str) -> str:
+        """Return the path of a field."""
+        return f"{self._path}.{name}" if self._path else name
+
+    def take(self, name: str) -> Any:
+        """Return a field of any type, None if it is unset."""
+        return self._values.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        text: str | None = self._typed(name, str, "a string")
+        return text
+
+    def flag(self, name: str) -> bool:
+        """Return true or false, which is also what unset means."""
+        return bool(self._typed(name, bool, "true or false"))
+
+    def number(self, name: str) -> float | None:
+        """Return a number."""
+        value = self.take(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise self._wrong(name, "a number")
+        return None if value is None else _as_float(value)
+
+    def integer(self, name: str, bits: int = 32) -> int | None:
+        """Return an integer that fits into so many bits."""
+        value = self.take(name)
+        if value is not None and not _is_integer(value, bits):
+            raise self._wrong(name, f"an integer of {bits} bits")
+        return None if value is None else int(value)
+
+    def integers(self, name: str) -> list[int]:
+        """Return a list of integers of 32 bits."""
+        value = self.take(name) or []
+        if not isinstance(value, list) or not all(_is_integer(item, 32) for item in value):
+            raise self._wrong(name, "a list of integers")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of strings, or one that stands alone."""
+        value = self.take(name) or []
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(name, "a string or a list of strings")
+        return value
+
+    def only(self, name: str, *meanings: object) -> None:
+        """Refuse a field unless it has one of these values, which ask for nothing."""
+        value = self.take(name)
+        if value is not None and value not in meanings:
+            raise self.unsupported(name)
+
+    def unsupported(self, name: str) -> ServiceError:
+        """Return the error for a field that asks for what is not done here."""
+        return invalid_argument(self.named(name), f"{self.named(name)} is not supported here")
+
+    def finish(self) -> None:
+        """Refuse the fields that are left."""
+        for name in self._values:
+            raise self.unsupported(name)
+
+    def _typed(self, name: str, kind: type, expected: str) -> Any:
+        value = self.take(name)
+        if value is not None and not isinstance(value, kind):
+            raise self._wrong(name, expected)
+        return value
+
+    def _wrong(self, name: str, expected: str) -> ServiceError:
+        return invalid_argument(self.named(name), f"{self.named(name)} must be {expected}")
+
+
+def _is_integer(value: object, bits: int) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # JSON does not tell 1.0 from 1.
+    return value == value // 1 and -(1 << bits - 1) <= value < 1 << bits - 1
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # It is refused like other numbers that are too large.

@@ -1,0 +1,232 @@
+"""From OpenAI's JSON, with vLLM's fields beside, to our requests; what is not done is refused."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.field_checks import check
+from blockdraft_server.merging import MAX_COMPLETIONS, copies
+from blockdraft_server.openai.fields import Fields
+from blockdraft_server.request import check_request
+
+MAX_PROMPTS = 64
+"""Most prompts of one request for completions."""
+
+# Of whom the caller is, and of what the answer does not depend on.
+_IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key", "request_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for completions: `count` of each of so many prompts."""
+
+    requests: list[inference_pb2.StreamGenerateRequest]
+    prompts: int
+    count: int
+    stream: bool
+    usage: bool  # whether a stream ends with the usage
+
+
+def chat_request(body: object) -> Asked:
+    """Return what a request for the completion of a chat asks for."""
+    fields = Fields(body)
+    conversation = inference_pb2.Conversation(messages=_messages(fields))
+    choice = fields.take("tool_choice")
+    if choice not in (None, "none", "auto"):
+        raise fields.unsupported("tool_choice")
+    tools = list(_tools(fields))
+    if choice != "none":
+        conversation.tools.extend(tools)
+    arguments = fields.take("chat_template_kwargs")
+    if arguments is not None:
+        if not isinstance(arguments, dict):
+            raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
+        conversation.template_arguments = json.dumps(arguments)
+    wants = fields.flag("logprobs")
+    alternatives = fields.integer("top_logprobs")
+    if alternatives is not None and not wants:
+        raise invalid_argument("top_logprobs", "top_logprobs needs logprobs")
+    fields.only("parallel_tool_calls", True, False)
+    fields.only("functions", [])
+    fields.only("modalities", ["text"])
+    fields.only("store", False)
+    fields.only("add_generation_prompt", True)
+    prompt = inference_pb2.Prompt(conversation=conversation)
+    return _asked(fields, [prompt], (alternatives or 0) if wants else None)
+
+
+def completion_request(body: object) -> Asked:
+    """Return what a request for the continuation of texts asks for."""
+    fields = Fields(body)
+    prompts = list(_prompts(fields.take("prompt")))
+    alternatives = fields.integer("logprobs")
+    fields.only("suffix", "")
+    fields.only("echo", False)
+    fields.only("best_of", 1)
+    return _asked(fields, prompts, alternatives)
+
+
+def _asked(fields: Fields, prompts: list[inference_pb2.Prompt], log_probs: int | None) -> Asked:
+    stream = fields.flag("stream")
+    usage = False
+    options = fields.take("stream_options")
+    if options is not None:
+        inner = Fields(options, "stream_options")
+        usage = inner.flag("include_usage")
+        inner.only("include_obfuscation", False)
+        inner.finish()
+    model, priority = fields.text("model") or "", fields.text("service_tier") or "auto"
+    tiers = {
+        "auto": inference_pb2.PRIORITY_NORMAL,
+        "default": inference_pb2.PRIORITY_NORMAL,
+        "flex": inference_pb2.PRIORITY_BACKGROUND,
+    }
+    if priority not in tiers:
+        raise fields.unsupported("service_tier")
+    count = fields.integer("n")
+    count = 1 if count is None else count
+    check(1 <= count <= MAX_COMPLETIONS, "n", f"in [1, {MAX_COMPLETIONS}]", count)
+    sampling = _sampling(fields)
+    if log_probs is not None:
+        sampling.log_probs = log_probs
+    fields.only("response_format", {"type": "text"})
+    for name in _IGNORED:
+        fields.take(name)
+    fields.finish()
+    requests = []
+    for prompt in prompts:
+        first = inference_pb2.StreamGenerateRequest(
+            model=model, prompt=prompt, sampling=sampling, priority=tiers[priority]
+        )
+        check_request(first)
+        requests += copies(first, count)
+    return Asked(requests, len(prompts), count, stream, stream and usage)
+
+
+def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
+    temperature = fields.number("temperature")
+    most, older = fields.integer("max_completion_tokens"), fields.integer("max_tokens")
+    top_k = fields.integer("top_k")
+    fields.only("skip_special_tokens", True)
+    fields.only("spaces_between_special_tokens", True, False)
+    fields.only("include_stop_str_in_output", False)
+    return inference_pb2.SamplingOptions(
+        temperature=1.0 if temperature is None else temperature,
+        top_p=fields.number("top_p"),
+        # As vLLM, which keeps all tokens for -1 too.
+        top_k=0 if top_k == -1 else top_k,
+        min_p=fields.number("min_p"),
+        seed=fields.integer("seed", bits=64),
+        max_output_tokens=older if most is None else most,
+        min_tokens=fields.integer("min_tokens") or 0,
+        stop_sequences=fields.texts("stop"),
+        stop_token_ids=fields.integers("stop_token_ids"),
+        ignore_eos=fields.flag("ignore_eos"),
+        repetition_penalty=fields.number("repetition_penalty"),
+        frequency_penalty=fields.number("frequency_penalty") or 0.0,
+        presence_penalty=fields.number("presence_penalty") or 0.0,
+        logit_bias=dict(_biases(fields)),
+        allowed_token_ids=fields.integers("allowed_token_ids"),
+        bad_words=fields.texts("bad_words"),
+    )
+
+
+def _biases(fields: Fields) -> Iterator[tuple[int, float]]:
+    """Yield the token ids, which JSON has as strings, and their biases."""
+    given = fields.take("logit_bias")
+    if given is None:
+        return
+    inner = Fields(given, "logit_bias")
+    for name in list(given):
+        # Longer ones are no ids, and slow to read.
+        if not name.isascii() or not name.isdigit() or len(name) > 9:
+            raise invalid_argument(f"logit_bias.{name}", f"{name!r} of logit_bias is no token id")
+        yield int(name), inner.number(name) or 0.0
+
+
+def _prompts(given: Any) -> Iterator[inference_pb2.Prompt]:
+    """Yield one prompt, or those of a list: texts or lists of token ids."""
+    ids = isinstance(given, list) and given and isinstance(given[0], int)
+    several = given if isinstance(given, list) and not ids else [given]
+    if not several:
+        raise invalid_argument("prompt", "prompt must not be empty")
+    check(len(several) <= MAX_PROMPTS, "prompt", f"at most {MAX_PROMPTS} prompts", len(several))
+    for one in several:
+        if isinstance(one, str):
+            yield inference_pb2.Prompt(text=one)
+        elif isinstance(one, list) and one:
+            values = Fields({"prompt": one}).integers("prompt")
+            yield inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=values))
+        else:
+            raise invalid_argument("prompt", "prompt must be text, token ids, or a list of those")
+
+
+def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
+    given = fields.take("messages")
+    if not isinstance(given, list):
+        raise invalid_argument("messages", "messages must be a list")
+    for index, message in enumerate(given):
+        one = Fields(message, f"messages[{index}]")
+        role = one.text("role") or ""
+        content = _content(one)
+        for name in ("refusal", "audio", "function_call", "name"):
+            one.only(name)
+        one.only("annotations", [])
+        one.only("tool_calls", [])
+        one.finish()
+        yield inference_pb2.ChatMessage(
+            role="system" if role == "developer" else role, content=content
+        )
+
+
+def _calls(message: Fields) -> Iterator[inference_pb2.ToolCall]:
+    for index, call in enumerate(message.take("tool_calls") or ()):
+        one = Fields(call, f"{message.named('tool_calls')}[{index}]")
+        one.only("type", "function")
+        one.take("index")
+        function = Fields(one.take("function") or {}, one.named("function"))
+        yield inference_pb2.ToolCall(
+            id=one.text("id") or "",
+            name=function.text("name") or "",
+            arguments=function.text("arguments") or "{}",
+        )
+        function.finish()
+        one.finish()
+
+
+def _tools(fields: Fields) -> Iterator[str]:
+    """Yield each tool as JSON, for the model's chat template to show."""
+    tools = fields.take("tools") or []
+    if not isinstance(tools, list):
+        raise invalid_argument("tools", "tools must be a list")
+    for index, tool in enumerate(tools):
+        one = Fields(tool, f"tools[{index}]")
+        if one.text("type") != "function":
+            raise one.unsupported("type")
+        function = Fields(one.take("function"), one.named("function"))
+        if not function.text("name"):
+            raise invalid_argument(function.named("name"), f"{function.named('name')} is missing")
+        # Nothing makes the model keep to a schema.
+        function.only("strict", False)
+        yield json.dumps(tool)
+
+
+def _content(message: Fields) -> str:
+    """Return the text of a message, whose parts may be apart."""
+    content = message.take("content")
+    if isinstance(content, str):
+        return content
+    name = message.named("content")
+    if not isinstance(content, list):
+        raise invalid_argument(name, f"{name} must be text, or a list of parts")
+    texts = []
+    for index, part in enumerate(content):
+        inner = Fields(part, f"{name}[{index}]")
+        if inner.text("type") != "text":
+            raise inner.unsupported("type")
+        texts.append(inner.text("text") or "")
+        inner.finish()
+    return "".join(texts)

@@ -1,0 +1,223 @@
+"""From our messages to OpenAI's JSON: whole answers, and the pieces of a stream."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_server.openai.speech import Manner, Speech
+
+Json = dict[str, Any]
+Message = inference_pb2.StreamGenerateResponse
+
+_FINISH_REASONS = {
+    inference_pb2.FINISH_REASON_STOP: "stop",
+    inference_pb2.FINISH_REASON_LENGTH: "length",
+}
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One completion, as far as it has come."""
+
+    texts: list[str] = field(default_factory=list)
+    log_probs: list[inference_pb2.TokenLogProbs] = field(default_factory=list)
+    last: Message = field(default_factory=Message)
+    length: int = 0  # characters, of those that log probabilities were told of
+
+
+class Answer:
+    """The answer to one request, `count` completions of each of its prompts; see `Chat`, `Text`."""
+
+    kind = ""
+    kind_of_piece = ""
+    prefix = ""
+
+    def __init__(self, model: str, prompts: int, count: int, wants_log_probs: bool) -> None:
+        """Begin an answer."""
+        self._head = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._count = count
+        self._wants_log_probs = wants_log_probs
+        self._choices = [_Choice() for _ in range(prompts * count)]
+        self._usage: dict[int, inference_pb2.Usage] = {}
+
+    def piece(self, index: int, message: Message) -> Json:
+        """Return what a stream says of a message of completion number `index`."""
+        choice = self._choices[index]
+        first = not choice.length and not choice.texts
+        said = self._said(index, message, first=first)
+        found: Json = {
+            "index": index,
+            "finish_reason": self._reason(index, message),
+            "logprobs": self._log_probs(choice, message.log_probs),
+            **said,
+        }
+        choice.texts = [""]  # It has begun; what was told is not kept.
+        return {**self._head, "object": self.kind_of_piece, "choices": [found]}
+
+    def keep(self, index: int, message: Message) -> None:
+        """Keep a message of an answer that is told as a whole."""
+        choice = self._choices[index]
+        choice.texts.append(message.text)
+        choice.log_probs.extend(message.log_probs)
+        choice.last = message
+
+    def whole(self) -> Json:
+        """Return the whole answer."""
+        choices = []
+        for index, choice in enumerate(self._choices):
+            said = self._whole(index, "".join(choice.texts))
+            choices.append(
+                {
+                    "index": index,
+                    "finish_reason": self._reason(index, choice.last),
+                    "logprobs": self._log_probs(choice, choice.log_probs),
+                    **said,
+                }
+            )
+        return {**self._head, "object": self.kind, "choices": choices, "usage": self.usage()}
+
+    def usage_piece(self) -> Json:
+        """Return the piece of a stream that has only the usage."""
+        head = {**self._head, "object": self.kind_of_piece}
+        return {**head, "choices": [], "usage": self.usage()}
+
+    def usage(self) -> Json:
+        """Return the usage of all completions; a prompt counts once."""
+        used = self._usage
+        firsts = [usage for index, usage in used.items() if index % self._count == 0]
+        prompt, output = _sum(firsts, "prompt_tokens"), _sum(used.values(), "output_tokens")
+        accepted = _sum(used.values(), "accepted_tokens")
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": _sum(firsts, "cached_prompt_tokens")},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": _sum(used.values(), "drafted_tokens") - accepted,
+            },
+        }
+
+    def _reason(self, index: int, message: Message) -> str | None:
+        """Return why a completion ended, if it did with this message; what was said is known."""
+        if message.HasField("usage"):
+            self._usage[index] = message.usage
+        return _FINISH_REASONS.get(message.finish_reason)
+
+    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+        raise NotImplementedError
+
+    def _whole(self, index: int, text: str) -> Json:
+        raise NotImplementedError
+
+    def _log_probs(
+        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
+    ) -> Json | None:
+        raise NotImplementedError
+
+
+class ChatAnswer(Answer):
+    """The next messages of a conversation, their thoughts and calls of tools told apart."""
+
+    kind, kind_of_piece, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def __init__(self, *arguments: Any, manner: Manner) -> None:
+        """Begin an answer of a model of this manner; the rest is for `Answer`."""
+        super().__init__(*arguments)
+        self._speeches = [Speech(manner) for _ in self._choices]
+        self._calls = [0] * len(self._choices)
+
+    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+        delta: Json = {"role": "assistant", "content": ""} if first else {}
+        for kind, value in self._parts(index, message.text, bool(message.finish_reason)).items():
+            delta[kind] = value
+        return {"delta": delta}
+
+    def _whole(self, index: int, text: str) -> Json:
+        message = {"role": "assistant", "content": None, "refusal": None}
+        said = self._parts(index, text, last=True)
+        if "tool_calls" not in said:
+            message["content"] = ""
+        for call in said.get("tool_calls", ()):
+            del call["index"]
+        return {"message": {**message, **said}}
+
+    def _reason(self, index: int, message: Message) -> str | None:
+        reason = super()._reason(index, message)
+        return "tool_calls" if reason == "stop" and self._calls[index] else reason
+
+    def _parts(self, index: int, text: str, last: bool) -> Json:
+        """Return the fields of a message or of a delta that `text` adds."""
+        found: Json = {}
+        for part in self._speeches[index].push(text, last=last):
+            if part.call is not None:
+                call = {"index": self._calls[index], "id": f"call_{uuid.uuid4().hex}"}
+                self._calls[index] += 1
+                calls = found.setdefault("tool_calls", [])
+                calls.append({**call, "type": "function", "function": part.call})
+            else:
+                name = "content" if part.kind == "content" else "reasoning_content"
+                found[name] = found.get(name, "") + part.text
+        return found
+
+    def _log_probs(
+        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
+    ) -> Json | None:
+        if not self._wants_log_probs:
+            return None
+        content = [
+            {
+                **_token(token.chosen),
+                "top_logprobs": list(map(_token, token.alternatives)),
+            }
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+
+class TextAnswer(Answer):
+    """Continuations of texts."""
+
+    kind, kind_of_piece, prefix = "text_completion", "text_completion", "cmpl"
+
+    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+        return {"text": message.text}
+
+    def _whole(self, index: int, text: str) -> Json:
+        return {"text": text}
+
+    def _log_probs(
+        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
+    ) -> Json | None:
+        if not self._wants_log_probs:
+            return None
+        names = [_shown(token.chosen) for token in tokens]
+        offsets = [choice.length + sum(map(len, names[:index])) for index in range(len(names))]
+        choice.length += sum(map(len, names))
+        return {
+            "tokens": names,
+            "token_logprobs": [token.chosen.log_prob for token in tokens],
+            "top_logprobs": [
+                {_shown(one): one.log_prob for one in token.alternatives} for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def _token(token: inference_pb2.TokenLogProb) -> Json:
+    return {"token": _shown(token), "logprob": token.log_prob, "bytes": list(token.token)}
+
+
+def _shown(token: inference_pb2.TokenLogProb) -> str:
+    return token.token.decode(errors="replace")
+
+
+def _sum(usages: Any, name: str) -> int:
+    return sum(getattr(usage, name) for usage in usages)

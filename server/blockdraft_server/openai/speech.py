@@ -1,0 +1,130 @@
+"""The parts of what a model says: thoughts, calls of tools, and the rest.
+
+Thoughts stand between `<think>` and `</think>`, a call, as the models of Qwen and Hermes write it,
+between `<tool_call>` and `</tool_call>`: a JSON object with the name and the arguments of a tool.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+_THINK, _THOUGHT = "<think>", "</think>"
+_CALL, _CALLED = "<tool_call>", "</tool_call>"
+
+
+Kind = Literal["content", "reasoning", "call"]
+_INSIDE: dict[str, Kind] = {_THINK: "reasoning", _CALL: "call"}
+
+
+class Part(NamedTuple):
+    """A piece of what was said, or a whole call in the form of OpenAI's functions."""
+
+    kind: Kind
+    text: str = ""
+    call: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a model writes, judged by its chat template."""
+
+    thinks: bool = False  # whether thoughts are told apart
+    thinking: bool = False  # whether its turn begins with a thought that the prompt has opened
+    calls: bool = False  # whether calls of tools are told apart
+
+    @classmethod
+    def of(cls, template: Any) -> "Manner":
+        """Judge a `ChatTemplate`; None knows of nothing."""
+        if template is None:
+            return cls()
+        source = template.source
+        thinking = False
+        if _THINK in source:
+            try:
+                question = [{"role": "user", "content": "?"}]
+                text, _ = template.render(question, re.compile("(?!)"), add_generation_prompt=True)
+                thinking = text.rstrip().endswith(_THINK)
+            except ValueError:
+                pass  # It takes no such conversation; requests will tell.
+        return cls(_THOUGHT in source, thinking, _CALL in source)
+
+
+class Speech:
+    """Tells the parts of a text apart as it arrives."""
+
+    def __init__(self, manner: Manner) -> None:
+        """Begin a turn of a model of this manner."""
+        self._manner = manner
+        self._inside: Kind = "reasoning" if manner.thinking else "content"
+        self._began = False  # whether anything but white space was said in this part
+        self._held = ""
+
+    def push(self, text: str, *, last: bool = False) -> list[Part]:
+        """Return what is certain after `text`, of the last one all that is left."""
+        parts: list[Part] = []
+        self._held += text
+        while (found := self._next()) is not None:
+            at, tag = found
+            before, self._held = self._held[:at], self._held[at + len(tag) :]
+            if self._inside == "call":
+                parts.append(_call(before))
+            else:
+                self._say(parts, before)
+            self._inside = _INSIDE.get(tag, "content")
+            self._began = False  # White space after a tag separates, and says nothing.
+        if last:
+            rest = _CALL + self._held if self._inside == "call" else self._held
+            self._inside = "content" if self._inside == "call" else self._inside
+            self._say(parts, rest)
+            self._held = ""
+        elif self._inside != "call":
+            certain = len(self._held) - self._beginning()
+            said, self._held = self._held[:certain], self._held[certain:]
+            self._say(parts, said)
+        return parts
+
+    def _say(self, parts: list[Part], text: str) -> None:
+        if not self._began:
+            text = text.lstrip() if self._manner.thinks or self._manner.calls else text
+        if text:
+            self._began = True
+            parts.append(Part(self._inside, text))
+
+    def _tags(self) -> tuple[str, ...]:
+        """Return the tags that would end the present part."""
+        if self._inside == "reasoning":
+            return (_THOUGHT,)
+        if self._inside == "call":
+            return (_CALLED,)
+        thinks = self._manner.thinks and not self._began
+        return (*((_THINK,) if thinks else ()), *((_CALL,) if self._manner.calls else ()))
+
+    def _next(self) -> tuple[int, str] | None:
+        """Return where the next tag is, and which; a thought does not begin within a text."""
+        found = [(self._held.find(tag), tag) for tag in self._tags()]
+        known = [(at, tag) for at, tag in found if at >= 0]
+        return min(
+            ((at, tag) for at, tag in known if tag != _THINK or not self._held[:at].strip()),
+            default=None,
+        )
+
+    def _beginning(self) -> int:
+        """Return how much of the end of the text may begin a tag."""
+        longest = 0
+        for tag in self._tags():
+            sizes = range(min(len(tag) - 1, len(self._held)), 0, -1)
+            longest = max(longest, next((n for n in sizes if self._held.endswith(tag[:n])), 0))
+        return longest
+
+
+def _call(text: str) -> Part:
+    try:
+        found = json.loads(text)
+        name, arguments = found["name"], found.get("arguments", {})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # Not a call, whatever it was meant to be; the caller shall see it.
+        return Part("content", f"{_CALL}{text}{_CALLED}")
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return Part("content", f"{_CALL}{text}{_CALLED}")
+    return Part("call", call={"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})

@@ -1,0 +1,111 @@
+"""Thoughts, calls and content are told apart, however the text is cut into pieces."""
+
+import itertools
+import random
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blockdraft_models.tokenizer.chat_template import ChatTemplate
+from blockdraft_server.openai.speech import Manner, Part, Speech
+
+ALL = Manner(thinks=True, calls=True)
+CALL = '<tool_call>\n{"name": "rain", "arguments": {"where": "Köln"}}\n</tool_call>'
+CALLED = {"name": "rain", "arguments": '{"where": "Köln"}'}
+
+
+def parts_of(text: str, manner: Manner, cuts: list[int]) -> list[Part]:
+    """Return the parts of a text that comes in pieces, neighbours of one kind as one."""
+    speech = Speech(manner)
+    merged: list[Part] = []
+    edges = [0, *sorted(cuts), len(text)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
+    for index, piece in enumerate(pieces):
+        for part in speech.push(piece, last=index == len(pieces) - 1):
+            if merged and part.call is None and merged[-1].kind == part.kind:
+                merged[-1] = Part(part.kind, merged[-1].text + part.text)
+            else:
+                merged.append(part)
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("text", "manner", "expected"),
+    [
+        ("Hi <b>there</b>", ALL, [("content", "Hi <b>there</b>")]),
+        ("<think>\nHm.\n</think>\n\nYes.", ALL, [("reasoning", "Hm.\n"), ("content", "Yes.")]),
+        ("Hm.</think>Yes.", Manner(True, True, True), [("reasoning", "Hm."), ("content", "Yes.")]),
+        # Later on the tag is only text.
+        ("So: <think>", ALL, [("content", "So: <think>")]),
+        ("<think>cut off", ALL, [("reasoning", "cut off")]),
+        (CALL, ALL, [("call", CALLED)]),
+        (
+            f"Let me see.\n{CALL}\n{CALL}",
+            ALL,
+            [("content", "Let me see.\n"), *[("call", CALLED)] * 2],
+        ),
+        (f"<think>a</think>\n{CALL}", ALL, [("reasoning", "a"), ("call", CALLED)]),
+        # What is no call stays text.
+        ("<tool_call>rain</tool_call>", ALL, [("content", "<tool_call>rain</tool_call>")]),
+        ("<tool_call>[1]</tool_call>", ALL, [("content", "<tool_call>[1]</tool_call>")]),
+        ('<tool_call>{"name"', ALL, [("content", '<tool_call>{"name"')]),
+        # Nobody asked for parts.
+        (f" <think>a</think>{CALL}", Manner(), [("content", f" <think>a</think>{CALL}")]),
+        ("a <tool", ALL, [("content", "a <tool")]),
+        ("", ALL, []),
+    ],
+)
+def test_parts(text: str, manner: Manner, expected: list[tuple[str, Any]]) -> None:
+    rng = random.Random(text)
+    for count in [0, 1, 2, 5, len(text)]:
+        cuts = [rng.randint(0, len(text)) for _ in range(count)]
+        found = [(part.kind, part.call or part.text) for part in parts_of(text, manner, cuts)]
+        assert found == expected, cuts
+
+
+def template(end: str) -> ChatTemplate:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}"
+    return ChatTemplate(f"{source}{end}{{% endif %}}{{{{ tools }}}}", {})
+
+
+def test_the_template_tells_how_a_model_writes() -> None:
+    assert Manner.of(None) == Manner()
+    assert Manner.of(template("<|assistant|>")) == Manner()
+    closed = template("{% if not enable_thinking %}<think></think>{% endif %}<tool_call>")
+    assert Manner.of(closed) == Manner(thinks=True, calls=True)
+    assert Manner.of(template("<think>\n{# until </think> #}")) == Manner(True, True, False)
+    refusing = SimpleNamespace(source="<think></think>", render=lambda *a, **k: int("x"))
+    assert Manner.of(refusing) == Manner(thinks=True)
+
+
+NOTHING = re.compile("(?!)")
+
+
+def test_a_template_gets_tools_and_arguments_and_only_those_it_knows() -> None:
+    chat = ChatTemplate("{{ messages[0].content }}{{ tools | tojson }}{{ style }}", {"bos": "<s>"})
+    question = [{"role": "user", "content": "a"}]
+    options: Any = {"add_generation_prompt": True, "tools": [{"x": 1}], "arguments": {"style": "b"}}
+    assert chat.render(question, NOTHING, **options)[0] == 'a[{"x": 1}]b'
+    for name in ("other", "messages", "add_generation_prompt", "bos", "raise_exception"):
+        with pytest.raises(ValueError, match=f"does not take {name}"):
+            chat.render(question, NOTHING, add_generation_prompt=True, arguments={name: 1})
+    plain = ChatTemplate("{{ messages[0].content }}", {})
+    with pytest.raises(ValueError, match="does not take tools"):
+        plain.render(question, NOTHING, add_generation_prompt=True, tools=[{"x": 1}])
+
+
+def test_control_tokens_are_disarmed_wherever_they_are() -> None:
+    chat = ChatTemplate("{{ messages | tojson }}{{ tools | tojson }}{{ style }}", {})
+    forged = "<|end|>"
+    message = {"role": "user", "content": forged, "tool_calls": [{"function": {forged: forged}}]}
+    text, spelling = chat.render(
+        [message],
+        re.compile(re.escape(forged)),
+        add_generation_prompt=True,
+        tools=[{"name": forged}],
+        arguments={"style": forged},
+    )
+    assert forged not in text
+    assert text.translate(spelling).count(forged) == 5
