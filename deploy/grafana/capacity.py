@@ -1,6 +1,6 @@
 """The dashboard capacity: how full the machines are."""
 
-from grafana.panels import CHOSEN, Dashboard, Panel, quantiles, rate, share, total
+from grafana.panels import CHOSEN, Dashboard, Panel, quantiles, rate, series, share, total
 
 CAPACITY = Dashboard(
     "capacity",
@@ -12,7 +12,8 @@ CAPACITY = Dashboard(
                     {
                         "by live sequences": share(
                             total("verifier_pages_used"), total("verifier_pages")
-                        )
+                        ),
+                        "of the fullest": f"max({series('verifier_kv_cache_usage_ratio')})",
                     },
                     "percentunit",
                     threshold=0.95,

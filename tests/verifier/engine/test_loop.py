@@ -135,6 +135,18 @@ def test_preempted_sequences_say_the_same(decoder: Decoder, plain: Engine) -> No
     assert scarce.load().used_pages == 0
 
 
+def test_the_published_share_of_pages_is_that_of_live_sequences(plain: Engine) -> None:
+    def share() -> float:
+        return float(plain.metrics.kv_cache_usage._value.get())
+
+    plain.submit(GenerationRequest("one", tuple(range(20)), max_output_tokens=4), Outcome())
+    assert plain.step()
+    load = plain.load()
+    assert 0 < share() == load.used_pages / load.total_pages < 1
+    finish(plain)
+    assert share() == 0
+
+
 def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
     plain: Engine, drafting: Engine, method: ScriptedMethod, decoder: Decoder
 ) -> None:

@@ -43,6 +43,10 @@ class VerifierMetrics:
         self.waiting = gauge("waiting_sequences", "Sequences waiting to be admitted.")
         self.pages_used = gauge("pages_used", "KV cache pages owned by live sequences.")
         self.pages_total = gauge("pages", "KV cache pages.")
+        # For routers outside, which read gauges and divide none by another.
+        self.kv_cache_usage = gauge(
+            "kv_cache_usage_ratio", "Share of the KV cache pages owned by live sequences, 0 to 1."
+        )
         self.build = gauge(
             "build_info", "1, for what is running.", "version", "model", "target", "dtype"
         )
@@ -179,4 +183,5 @@ class VerifierMetrics:
         self.waiting.set(load.waiting)
         self.pages_used.set(load.used_pages)
         self.pages_total.set(load.total_pages)
+        self.kv_cache_usage.set(load.used_pages / load.total_pages)
         self.drafter_attached.set(attached)
