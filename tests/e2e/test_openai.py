@@ -1,90 +1,26 @@
 """`blockdraft serve --openai` as clients of OpenAI use it: through smg, to the same tokens."""
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
-import psutil
 import pytest
-from tests.models.tiny import write_hf_checkpoint
+from tests.e2e.openai_service import PLAIN, READY_SECONDS, TEXT, Service, running_service, whole
 from tests.patience import PATIENCE_SECONDS, until
-from tests.ports import free_ports
-from tests.verifier.support import tiny_decoder
 
-from blockdraft_client import ChatMessage, Client, SpeculationParams
+from blockdraft_client import ChatMessage, Client
 
-ROOT = Path(__file__).parents[2]
-READY_SECONDS = 5 * PATIENCE_SECONDS
-PLAIN = SpeculationParams(disabled=True)
-TEXT = "How deep is the pond? Tiefe: zwölf Fuß, 深い 🦆"
-
-
-@dataclass
-class Service:
-    """A running `blockdraft serve --openai`."""
-
-    process: subprocess.Popen[bytes]
-    grpc: str
-    http: str
-
-    def gateway(self) -> psutil.Process | None:
-        for child in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                # It calls itself so.
-                if "smg" in " ".join(child.cmdline()):
-                    return child
-        return None
-
-    def ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.http}/readiness", timeout=PATIENCE_SECONDS):
-                return True
-        except urllib.error.HTTPError as error:
-            error.close()
-            return False
-        except OSError:
-            return False
+TOOL = {"type": "function", "function": {"name": "dive", "parameters": {"type": "object"}}}
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    directory = tmp_path_factory.mktemp("openai")
-    write_hf_checkpoint(tiny_decoder(), directory / "target")
-    port = free_ports(2)
-    service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-    flags = f"""
-        --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
-        --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
-        --draft-policy fixed --model-name tiny
-    """
-    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
-    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
-    log = (directory / "log").open("wb")
-    process = subprocess.Popen(command, stderr=log, env=environment)
-    running = Service(process, service_address, f"http://{http}")
-    try:
-        with Client(service_address) as client:
-            client.wait_ready(READY_SECONDS)
-            until(lambda: client.model().drafter is not None)
-        until(running.ready)
+    with running_service(tmp_path_factory.mktemp("openai")) as running:
         yield running
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(READY_SECONDS)
-        log.close()
-        print((directory / "log").read_text()[-5000:])
 
 
 @pytest.fixture
@@ -97,11 +33,6 @@ def client(service: Service) -> Iterator[openai.OpenAI]:
 def ours(service: Service) -> Iterator[Client]:
     with Client(service.grpc, timeout=READY_SECONDS) as client:
         yield client
-
-
-def whole(text: str) -> str:
-    """Return a text without the half of a character that a limit left, which smg does not show."""
-    return text.rstrip("\ufffd")
 
 
 def chat(client: openai.OpenAI, **options: Any) -> Any:
@@ -161,11 +92,21 @@ def test_log_probabilities_and_several_choices(client: openai.OpenAI, ours: Clie
     for mine, theirs in zip(found, plain.log_probs, strict=True):
         assert mine.logprob == pytest.approx(theirs.chosen.log_prob, abs=1e-4)
         assert len(mine.top_logprobs) == 2
-    several = chat(client, n=3, temperature=1, seed=3).choices
+    options = {"n": 3, "temperature": 1, "seed": 3, "logprobs": True}
+    several = chat(client, **options).choices
     assert [choice.index for choice in several] == [0, 1, 2]
+    told, streamed = [""] * 3, [set[float](), set[float](), set[float]()]
+    for piece in chat(client, stream=True, **options):
+        for choice in piece.choices:
+            told[choice.index] += choice.delta.content or ""
+            content = choice.logprobs.content if choice.logprobs else ()
+            streamed[choice.index] |= {each.logprob for each in content}
     for offset, choice in enumerate(several):
         alone = ours.generate(prompt, max_tokens=24, temperature=1, seed=3 + offset)
-        assert choice.message.content == whole(alone.text)
+        assert choice.message.content == told[offset] == whole(alone.text)
+        # The gateway streams none of tokens that end within a character.
+        assert streamed[offset]
+        assert streamed[offset] <= {each.logprob for each in choice.logprobs.content}
 
 
 def test_responses_and_messages(service: Service, client: openai.OpenAI, ours: Client) -> None:
@@ -207,6 +148,7 @@ def test_the_model_has_its_name(client: openai.OpenAI) -> None:
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"response_format": {"type": "json_object"}}, "json_schema"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "json_schema"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(
