@@ -35,7 +35,7 @@ from blockdraft_server.routing.places import Resolve, resolve
 from blockdraft_server.traces import Traces
 
 EOS = 256
-_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "resolve")
+_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "resolve", "address")
 
 
 class ByteTokenizer:
@@ -128,8 +128,9 @@ async def running_server(
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
     resolve: Resolve = resolve,
+    address: str | None = None,
 ) -> AsyncIterator[Running]:
-    """Run a server on a unix socket; waits until it serves unless told not to.
+    """Run a server, on a unix socket if need be; waits until it serves unless told not to.
 
     `api_keys` are the lines of a file of keys; without any, everyone is let in.
     """
@@ -139,7 +140,10 @@ async def running_server(
     async def on_ready() -> None:
         ready.set()
 
-    with unix_address() as address, _key_file(settings, api_keys) as settings:
+    with contextlib.ExitStack() as stack:
+        settings = stack.enter_context(_key_file(settings, api_keys))
+        if address is None:
+            address = stack.enter_context(unix_address())
         app = ServerApp(
             settings,
             tokenizer=ByteTokenizer(),
