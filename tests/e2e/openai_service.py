@@ -57,15 +57,15 @@ class Service:
 
 
 @contextlib.contextmanager
-def running_service(directory: Path, *more: str) -> Iterator[Service]:
-    """Run the service, told `more`, with its files in `directory`, until a drafter drafts too."""
+def running_service(directory: Path) -> Iterator[Service]:
+    """Run the service, with its files in `directory`; gives it once a drafter drafts."""
     write_hf_checkpoint(tiny_decoder(), directory / "target")
     port = free_ports(2)
     service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     flags = f"""
         --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
         --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
-        --draft-policy fixed --model-name tiny --drain-timeout 1 {" ".join(more)}
+        --draft-policy fixed --model-name tiny --drain-timeout 1
     """
     command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
