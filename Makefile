@@ -10,6 +10,9 @@ TPU := $(VENV)/.installed-tpu
 # The tools that check deploy/ have a virtual environment of their own: they pin what others need.
 DEPLOY := $(VENV)/deploy
 TOOLS := $(DEPLOY)/.installed
+# So have the clients of others.
+CLIENTS := $(VENV)/clients
+ASKERS := $(CLIENTS)/.installed
 # Of `make chaos`, `make fuzz` and `make soak`, which takes so many minutes.
 SEED := 1
 MINUTES := 30
@@ -59,6 +62,14 @@ $(TOOLS): tests/deploy/requirements.txt tests/deploy/prometheus.sh | $(BIN)/pyth
 	sh tests/deploy/prometheus.sh $(DEPLOY)
 	@touch $@
 
+$(ASKERS): tests/clients/requirements.txt tests/clients/package.json | $(BIN)/python
+	@echo "installing the clients of tests/clients into $(CLIENTS)" >&2
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+	cp tests/clients/package.json $(CLIENTS)
+	$(CLIENTS)/bin/npm install --silent --no-audit --no-fund --no-package-lock --prefix $(CLIENTS)
+	@touch $@
+
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
 	@$(BIN)/blockdraft demo
 
@@ -71,7 +82,7 @@ test: $(DEV)  ## run the tests that take seconds
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow" $(call marked,tpu)
 
-test-slow: $(DEV)  ## run the tests that take minutes, some of them compiled as for production
+test-slow: $(DEV) $(ASKERS)  ## run the tests that take minutes, some of them compiled as for production
 	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true \
 	  --xla_cpu_parallel_codegen_split_count=32 $$XLA_FLAGS" \
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized \

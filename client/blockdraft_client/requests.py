@@ -75,7 +75,9 @@ def _with(
     template_arguments: Mapping[str, Any] | None,
 ) -> inference_pb2.Prompt:
     """Add what is for the chat template, which only a conversation goes through."""
-    if (tools or template_arguments) and prompt.WhichOneof("content") != "conversation":
+    if not tools and not template_arguments:
+        return prompt
+    if prompt.WhichOneof("content") != "conversation":
         raise ValueError("tools and template_arguments are for conversations, lists of messages")
     prompt.conversation.tools.extend(map(json.dumps, tools or ()))
     if template_arguments:

@@ -28,8 +28,7 @@ from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.openai.door import Door
-from blockdraft_server.openai.speech import Manner
+from blockdraft_server.openai.http_server import HttpServer
 from blockdraft_server.prompts import Tokenizer, longest_token_bytes
 from blockdraft_server.routing.places import Places, Resolve, resolve
 from blockdraft_server.routing.pool import VerifierPool
@@ -111,10 +110,12 @@ class ServerApp:
             TokenizerArchive(settings.target),
         )
 
-        self.door = None
+        self.http_server = None
         if settings.openai is not None:
             messages = self._service.messages
-            self.door = Door(settings, settings.openai, messages, self._pool, self._api_keys)
+            self.http_server = HttpServer(
+                settings, settings.openai, messages, self._pool, self._api_keys
+            )
         self._closing: asyncio.Task[None] | None = None
 
     def make_server(self) -> grpc.aio.Server:
@@ -157,8 +158,8 @@ class ServerApp:
     async def start(self) -> None:
         """Load the tokenizer and wait for the first healthy verifier."""
         self._held_loop.start()
-        if self.door is not None:
-            await self.door.open()
+        if self.http_server is not None:
+            await self.http_server.open()
         self._pool.start()
         seconds = self._settings.poll_seconds
         if self._keys is not None:
@@ -167,8 +168,8 @@ class ServerApp:
             self._keep(self._certificate.keep_current(seconds, self._renew_certificate))
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
-        if self.door is not None:
-            self.door.manner = Manner.of(self._tokenizer.template)
+        if self.http_server is not None:
+            self.http_server.template = self._tokenizer.template
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
         self._service.open(self._tokenizer, longest)
         logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
@@ -179,9 +180,9 @@ class ServerApp:
     async def drain(self) -> None:
         """Refuse new requests; those admitted go on."""
         self._service.drain()
-        if self.door is not None:
+        if self.http_server is not None:
             # While calls over gRPC end too.
-            self._closing = asyncio.ensure_future(self.door.close())
+            self._closing = asyncio.ensure_future(self.http_server.close())
 
     async def stop(self) -> None:
         """Close the connections to the verifiers, once calls over HTTP have ended."""
@@ -209,8 +210,8 @@ class ServerApp:
 
     def _renew_certificate(self) -> None:
         self._note_expiry()
-        if self.door is not None:
-            self.door.renew_certificate()
+        if self.http_server is not None:
+            self.http_server.renew_certificate()
 
     def _note_expiry(self) -> None:
         if self._certificate is not None:

@@ -23,13 +23,18 @@ class _Arrived(NamedTuple):
 
 async def merged(
     completions: Sequence[AsyncGenerator[Message, None]],
-    begun: Callable[[list["asyncio.Task[None]"]], None] = lambda tasks: None,
+    begun: Callable[[list["asyncio.Task[None]"]], None] | None = None,
 ) -> AsyncGenerator[tuple[int, Message | None], None]:
     """Yield the messages of all completions as they come, each with the completion's number.
 
     The first error ends them all. `begun` is told the tasks that read them; the completion of one
     that is cancelled ends with None.
     """
+    if len(completions) == 1 and begun is None:
+        async with contextlib.aclosing(completions[0]) as only:
+            async for each in only:
+                yield 0, each
+        return
     arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
     # Of a caller that reads slowly, the rest waits where it is merged into fewer messages.
     room = asyncio.Semaphore(len(completions))
@@ -51,7 +56,8 @@ async def merged(
     tasks = [asyncio.create_task(follow(index)) for index in range(len(completions))]
     for index, task in enumerate(tasks):
         task.add_done_callback(partial(ended, index=index))
-    begun(tasks)
+    if begun is not None:
+        begun(tasks)
     left = set(range(len(completions)))
     try:
         while left:

@@ -99,6 +99,29 @@ async def test_a_wrong_prompt_is_not_sent(
     assert not service.calls
 
 
+async def test_tools_and_arguments_go_with_a_conversation(api: Api, service: FakeInference) -> None:
+    function = {"name": "rain", "arguments": '{"where": "here"}'}
+    messages = [
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "Hm.",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "yes", "tool_call_id": "c1"},
+    ]
+    options: Any = {"tools": [{"x": 1}], "template_arguments": {"enable_thinking": False}}
+    await api.call("generate", messages, **options)
+    conversation = service.requests[0].prompt.conversation
+    assert list(conversation.tools) == ['{"x": 1}']
+    assert conversation.template_arguments == '{"enable_thinking": false}'
+    call, answer = conversation.messages
+    assert list(call.tool_calls) == [inference_pb2.ToolCall(id="c1", **function)]
+    assert (call.reasoning_content, answer.tool_call_id) == ("Hm.", "c1")
+    with pytest.raises(ValueError, match="are for conversations"):
+        await api.call("generate", "hi", tools=[{"x": 1}])
+
+
 async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> None:
     sampling = SamplingParams(seed=1, top_k=5)
     speculation = SpeculationParams(disabled=True, max_draft_tokens=3, prompt_lookup_disabled=True)

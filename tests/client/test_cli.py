@@ -27,12 +27,14 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_generate_prints_the_answer_alone(service: FakeInference, capsys: Capture) -> None:
-    assert main(["generate", "hi", "--system", "be brief", "--max-tokens", "5"]) == 0
+    flags = ["--system", "be brief", "--max-tokens", "5", "--template-argument", "thinking=false"]
+    assert main(["generate", "hi", *flags]) == 0
     assert capsys.readouterr() == (TEXT + "\n", "")
     (request,) = service.requests
     messages = request.prompt.conversation.messages
     said = [(item.role, item.content) for item in messages]
     assert said == [("system", "be brief"), ("user", "hi")]
+    assert request.prompt.conversation.template_arguments == '{"thinking": false}'
     assert request.sampling == inference_pb2.SamplingOptions(max_output_tokens=5)
 
 

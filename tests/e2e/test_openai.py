@@ -2,80 +2,32 @@
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.models.tiny import write_hf_checkpoint
+from tests.e2e.openai_service import (
+    PLAIN,
+    READY_SECONDS,
+    TEXT,
+    Service,
+    answers,
+    running_service,
+)
 from tests.patience import PATIENCE_SECONDS, until
 from tests.ports import free_ports
-from tests.verifier.support import tiny_decoder
 
-from blockdraft_client import ChatMessage, Client, SpeculationParams
-
-ROOT = Path(__file__).parents[2]
-READY_SECONDS = 5 * PATIENCE_SECONDS
-PLAIN = SpeculationParams(disabled=True)
-TEXT = "How deep is the pond? Tiefe: zwölf Fuß, 深い 🦆"
-
-
-@dataclass
-class Service:
-    """A running `blockdraft serve --openai`."""
-
-    process: subprocess.Popen[bytes]
-    grpc: str
-    http: str
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS):
-            return True
-    except urllib.error.HTTPError as error:
-        error.close()
-        return False
-    except OSError:
-        return False
+from blockdraft_client import ChatMessage, Client
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    directory = tmp_path_factory.mktemp("openai")
-    write_hf_checkpoint(tiny_decoder(), directory / "target")
-    port = free_ports(2)
-    service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-    flags = f"""
-        --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
-        --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
-        --draft-policy fixed --model-name tiny
-    """
-    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
-    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
-    log = (directory / "log").open("wb")
-    process = subprocess.Popen(command, stderr=log, env=environment)
-    running = Service(process, service_address, f"http://{http}")
-    try:
-        with Client(service_address) as client:
-            client.wait_ready(READY_SECONDS)
-            until(lambda: client.model().drafter is not None)
-        until(lambda: answers(f"{running.http}/health"))
+    with running_service(tmp_path_factory.mktemp("openai")) as running:
         yield running
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(READY_SECONDS)
-        log.close()
-        print((directory / "log").read_text()[-5000:])
 
 
 @pytest.fixture
@@ -146,11 +98,20 @@ def test_log_probabilities_and_several_choices(client: openai.OpenAI, ours: Clie
     for mine, theirs in zip(found, plain.log_probs, strict=True):
         assert mine.logprob == pytest.approx(theirs.chosen.log_prob, abs=1e-4)
         assert len(mine.top_logprobs) == 2
-    several = chat(client, n=3, temperature=1, seed=3).choices
+    options = {"n": 3, "temperature": 1, "seed": 3, "logprobs": True}
+    several = chat(client, **options).choices
     assert [choice.index for choice in several] == [0, 1, 2]
+    told: list[str] = [""] * 3
+    streamed: list[list[float]] = [[], [], []]
+    for piece in chat(client, stream=True, **options):
+        for choice in piece.choices:
+            told[choice.index] += choice.delta.content or ""
+            content = choice.logprobs.content if choice.logprobs else ()
+            streamed[choice.index] += [each.logprob for each in content]
     for offset, choice in enumerate(several):
         alone = ours.generate(prompt, max_tokens=24, temperature=1, seed=3 + offset)
-        assert choice.message.content == alone.text
+        assert choice.message.content == told[offset] == alone.text
+        assert streamed[offset] == [each.logprob for each in choice.logprobs.content]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """OpenAI's HTTP API, in the process of the server: a third face of `InferenceService`.
 
-* `door`: HTTP, keys, TLS, errors
+* `http_server`: HTTP, keys, TLS, errors
 * `fields`, `requests`: from JSON to our requests
 * `responses`: from our messages to JSON
 """

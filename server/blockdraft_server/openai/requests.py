@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
@@ -20,7 +20,7 @@ _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key", "reques
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionsAsked:
     """A request for completions: `count` of each of so many prompts."""
 
     requests: list[inference_pb2.StreamGenerateRequest]
@@ -28,9 +28,12 @@ class Asked:
     count: int
     stream: bool
     usage: bool  # whether a stream ends with the usage
+    # Of a chat: whether the model may call tools, and the arguments of its template.
+    tools: bool = False
+    template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def chat_request(body: object) -> Asked:
+def chat_request(body: object) -> CompletionsAsked:
     """Return what a request for the completion of a chat asks for."""
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
@@ -40,10 +43,10 @@ def chat_request(body: object) -> Asked:
     tools = list(_tools(fields))
     if choice != "none":
         conversation.tools.extend(tools)
-    arguments = fields.take("chat_template_kwargs")
-    if arguments is not None:
-        if not isinstance(arguments, dict):
-            raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
+    arguments = fields.take("chat_template_kwargs") or {}
+    if not isinstance(arguments, dict):
+        raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
+    if arguments:
         conversation.template_arguments = json.dumps(arguments)
     wants = fields.flag("logprobs")
     alternatives = fields.integer("top_logprobs")
@@ -55,10 +58,11 @@ def chat_request(body: object) -> Asked:
     fields.only("store", False)
     fields.only("add_generation_prompt", True)
     prompt = inference_pb2.Prompt(conversation=conversation)
-    return _asked(fields, [prompt], (alternatives or 0) if wants else None)
+    asked = _asked(fields, [prompt], (alternatives or 0) if wants else None)
+    return replace(asked, tools=bool(conversation.tools), template_arguments=arguments)
 
 
-def completion_request(body: object) -> Asked:
+def completion_request(body: object) -> CompletionsAsked:
     """Return what a request for the continuation of texts asks for."""
     fields = Fields(body)
     prompts = list(_prompts(fields.take("prompt")))
@@ -69,7 +73,9 @@ def completion_request(body: object) -> Asked:
     return _asked(fields, prompts, alternatives)
 
 
-def _asked(fields: Fields, prompts: list[inference_pb2.Prompt], log_probs: int | None) -> Asked:
+def _asked(
+    fields: Fields, prompts: list[inference_pb2.Prompt], log_probs: int | None
+) -> CompletionsAsked:
     stream = fields.flag("stream")
     usage = False
     options = fields.take("stream_options")
@@ -103,7 +109,7 @@ def _asked(fields: Fields, prompts: list[inference_pb2.Prompt], log_probs: int |
         )
         check_request(first)
         requests += copies(first, count)
-    return Asked(requests, len(prompts), count, stream, stream and usage)
+    return CompletionsAsked(requests, len(prompts), count, stream, stream and usage)
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
@@ -171,15 +177,19 @@ def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
     for index, message in enumerate(given):
         one = Fields(message, f"messages[{index}]")
         role = one.text("role") or ""
-        content = _content(one)
+        calls = list(_calls(one))
         for name in ("refusal", "audio", "function_call", "name"):
             one.only(name)
         one.only("annotations", [])
-        one.only("tool_calls", [])
-        one.finish()
         yield inference_pb2.ChatMessage(
-            role="system" if role == "developer" else role, content=content
+            role="system" if role == "developer" else role,
+            # Who calls tools need say nothing.
+            content=_content(one, optional=bool(calls)),
+            tool_calls=calls,
+            tool_call_id=one.text("tool_call_id") or "",
+            reasoning_content=one.text("reasoning_content") or "",
         )
+        one.finish()
 
 
 def _calls(message: Fields) -> Iterator[inference_pb2.ToolCall]:
@@ -214,11 +224,11 @@ def _tools(fields: Fields) -> Iterator[str]:
         yield json.dumps(tool)
 
 
-def _content(message: Fields) -> str:
+def _content(message: Fields, *, optional: bool) -> str:
     """Return the text of a message, whose parts may be apart."""
     content = message.take("content")
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str) or (content is None and optional):
+        return content or ""
     name = message.named("content")
     if not isinstance(content, list):
         raise invalid_argument(name, f"{name} must be text, or a list of parts")

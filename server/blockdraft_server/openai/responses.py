@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_server.openai.speech import Manner, Speech
+from blockdraft_server.openai.output_parser import OutputFormat, OutputParser
 
 Json = dict[str, Any]
 Message = inference_pb2.StreamGenerateResponse
@@ -128,10 +128,10 @@ class ChatAnswer(Answer):
 
     kind, kind_of_piece, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, *arguments: Any, manner: Manner) -> None:
-        """Begin an answer of a model of this manner; the rest is for `Answer`."""
+    def __init__(self, *arguments: Any, format: OutputFormat) -> None:
+        """Begin an answer of a model of this format; the rest is for `Answer`."""
         super().__init__(*arguments)
-        self._speeches = [Speech(manner) for _ in self._choices]
+        self._parsers = [OutputParser(format) for _ in self._choices]
         self._calls = [0] * len(self._choices)
 
     def _said(self, index: int, message: Message, *, first: bool) -> Json:
@@ -156,7 +156,7 @@ class ChatAnswer(Answer):
     def _parts(self, index: int, text: str, last: bool) -> Json:
         """Return the fields of a message or of a delta that `text` adds."""
         found: Json = {}
-        for part in self._speeches[index].push(text, last=last):
+        for part in self._parsers[index].push(text, last=last):
             if part.call is not None:
                 call = {"index": self._calls[index], "id": f"call_{uuid.uuid4().hex}"}
                 self._calls[index] += 1

@@ -4,8 +4,10 @@ Thoughts stand between `<think>` and `</think>`, a call, as the models of Qwen a
 between `<tool_call>` and `</tool_call>`: a JSON object with the name and the arguments of a tool.
 """
 
+import contextlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,37 +28,37 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How a model writes, judged by its chat template."""
+class OutputFormat:
+    """What a model writes, judged by its chat template."""
 
-    thinks: bool = False  # whether thoughts are told apart
-    thinking: bool = False  # whether its turn begins with a thought that the prompt has opened
-    calls: bool = False  # whether calls of tools are told apart
+    reasoning: bool = False  # whether thoughts are told apart
+    begins_reasoning: bool = False  # whether the prompt has opened a thought
+    tool_calls: bool = False  # whether calls of tools are told apart
 
     @classmethod
-    def of(cls, template: Any) -> "Manner":
-        """Judge a `ChatTemplate`; None knows of nothing."""
+    def of(cls, template: Any, arguments: Mapping[str, Any] | None = None) -> "OutputFormat":
+        """Judge a `ChatTemplate` that gets these arguments; None knows of nothing."""
         if template is None:
             return cls()
-        source = template.source
-        thinking = False
+        source, opened = template.source, False
         if _THINK in source:
-            try:
-                question = [{"role": "user", "content": "?"}]
-                text, _ = template.render(question, re.compile("(?!)"), add_generation_prompt=True)
-                thinking = text.rstrip().endswith(_THINK)
-            except ValueError:
-                pass  # It takes no such conversation; requests will tell.
-        return cls(_THOUGHT in source, thinking, _CALL in source)
+            question, none = [{"role": "user", "content": "?"}], re.compile("(?!)")
+            # A template may refuse such a conversation, or the arguments; the request will tell.
+            with contextlib.suppress(ValueError):
+                text, _ = template.render(
+                    question, none, add_generation_prompt=True, arguments=arguments
+                )
+                opened = text.rstrip().endswith(_THINK)
+        return cls(_THOUGHT in source, opened, _CALL in source)
 
 
-class Speech:
+class OutputParser:
     """Tells the parts of a text apart as it arrives."""
 
-    def __init__(self, manner: Manner) -> None:
-        """Begin a turn of a model of this manner."""
-        self._manner = manner
-        self._inside: Kind = "reasoning" if manner.thinking else "content"
+    def __init__(self, format: OutputFormat) -> None:
+        """Begin a turn of a model of this format."""
+        self._format = format
+        self._inside: Kind = "reasoning" if format.begins_reasoning else "content"
         self._began = False  # whether anything but white space was said in this part
         self._held = ""
 
@@ -86,7 +88,7 @@ class Speech:
 
     def _say(self, parts: list[Part], text: str) -> None:
         if not self._began:
-            text = text.lstrip() if self._manner.thinks or self._manner.calls else text
+            text = text.lstrip() if self._format.reasoning or self._format.tool_calls else text
         if text:
             self._began = True
             parts.append(Part(self._inside, text))
@@ -97,8 +99,8 @@ class Speech:
             return (_THOUGHT,)
         if self._inside == "call":
             return (_CALLED,)
-        thinks = self._manner.thinks and not self._began
-        return (*((_THINK,) if thinks else ()), *((_CALL,) if self._manner.calls else ()))
+        thinks = self._format.reasoning and not self._began
+        return (*((_THINK,) if thinks else ()), *((_CALL,) if self._format.tool_calls else ()))
 
     def _next(self) -> tuple[int, str] | None:
         """Return where the next tag is, and which; a thought does not begin within a text."""

@@ -14,11 +14,11 @@ from tests.fakes.verifier import FakeVerifier, completion
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import EOS, Running, serving, text_request, until
 
+from blockdraft_models.tokenizer.chat_template import ChatTemplate
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
 from blockdraft_server.keys import digest_of
-from blockdraft_server.openai.door import HttpCaller
-from blockdraft_server.openai.speech import Manner
+from blockdraft_server.openai.http_server import HttpCaller
 
 PROMPT = [1, 2]
 TEXT = bytes(completion(PROMPT, 8)).decode()
@@ -39,8 +39,8 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def url(server: Running, path: str, scheme: str = "http") -> str:
-    assert server.app.door is not None
-    return f"{scheme}://{server.app.door.address}{path}"
+    assert server.app.http_server is not None
+    return f"{scheme}://{server.app.http_server.address}{path}"
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -462,7 +462,7 @@ async def test_tools_and_arguments_reach_the_template(
             "tools[0].function.strict",
         ),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "["}}]}]},
             "messages[0].tool_calls[0].arguments",
@@ -480,30 +480,35 @@ async def test_what_is_wrong_with_tools_is_named(
 async def test_thoughts_and_calls_are_told_apart(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
-    assert server.app.door is not None
-    server.app.door.manner = Manner(thinks=True, calls=True)
-    said = '<think>Hm.</think>\nWait.<tool_call>{"name": "rain", "arguments": {"a": 1}}</tool_call>'
+    assert server.app.http_server is not None
+    server.app.http_server.template = ChatTemplate(
+        "{# <think></think><tool_call> #}{{ tools }}", {}
+    )
+    said = '<think>a</think>\nb<tool_call>{"name":"f"}</tool_call>'
     verifier.script = [*said.encode(), EOS]
     _, found = await chat(http, server, max_tokens=None)
+    # Nobody asked for calls.
+    assert found["choices"][0]["message"]["content"] == said[said.index("b<") :]
+    _, found = await chat(http, server, max_tokens=None, tools=[TOOL])
     [choice] = found["choices"]
     message = choice["message"]
     [call] = message.pop("tool_calls")
     assert message == {
         "role": "assistant",
-        "content": "Wait.",
-        "reasoning_content": "Hm.",
+        "content": "b",
+        "reasoning_content": "a",
         "refusal": None,
     }
     assert choice["finish_reason"] == "tool_calls"
     assert (call["type"], call["function"]) == (
         "function",
-        {"name": "rain", "arguments": '{"a": 1}'},
+        {"name": "f", "arguments": "{}"},
     )
-    messages = {"messages": [{"role": "user", "content": "hi"}]}
-    pieces = await events(http, server, "/v1/chat/completions", messages)
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL]}
+    pieces = await events(http, server, "/v1/chat/completions", asked)
     deltas = [one["choices"][0]["delta"] for one in pieces]
-    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm."
-    assert "".join(delta.get("content", "") for delta in deltas) == "Wait."
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "a"
+    assert "".join(delta.get("content", "") for delta in deltas) == "b"
     [[streamed]] = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
     assert (streamed["index"], streamed["function"]) == (0, call["function"])
     assert pieces[-1]["choices"][0]["finish_reason"] == "tool_calls"

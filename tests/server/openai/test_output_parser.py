@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
-from blockdraft_server.openai.speech import Manner, Part, Speech
+from blockdraft_server.openai.output_parser import OutputFormat, OutputParser, Part
 
-ALL = Manner(thinks=True, calls=True)
+ALL = OutputFormat(reasoning=True, tool_calls=True)
 CALL = '<tool_call>\n{"name": "rain", "arguments": {"where": "Köln"}}\n</tool_call>'
 CALLED = {"name": "rain", "arguments": '{"where": "Köln"}'}
 
 
-def parts_of(text: str, manner: Manner, cuts: list[int]) -> list[Part]:
+def parts_of(text: str, format: OutputFormat, cuts: list[int]) -> list[Part]:
     """Return the parts of a text that comes in pieces, neighbours of one kind as one."""
-    speech = Speech(manner)
+    parser = OutputParser(format)
     merged: list[Part] = []
     edges = [0, *sorted(cuts), len(text)]
     pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
     for index, piece in enumerate(pieces):
-        for part in speech.push(piece, last=index == len(pieces) - 1):
+        for part in parser.push(piece, last=index == len(pieces) - 1):
             if merged and part.call is None and merged[-1].kind == part.kind:
                 merged[-1] = Part(part.kind, merged[-1].text + part.text)
             else:
@@ -32,11 +32,15 @@ def parts_of(text: str, manner: Manner, cuts: list[int]) -> list[Part]:
 
 
 @pytest.mark.parametrize(
-    ("text", "manner", "expected"),
+    ("text", "format", "expected"),
     [
         ("Hi <b>there</b>", ALL, [("content", "Hi <b>there</b>")]),
         ("<think>\nHm.\n</think>\n\nYes.", ALL, [("reasoning", "Hm.\n"), ("content", "Yes.")]),
-        ("Hm.</think>Yes.", Manner(True, True, True), [("reasoning", "Hm."), ("content", "Yes.")]),
+        (
+            "Hm.</think>Yes.",
+            OutputFormat(True, True, True),
+            [("reasoning", "Hm."), ("content", "Yes.")],
+        ),
         # Later on the tag is only text.
         ("So: <think>", ALL, [("content", "So: <think>")]),
         ("<think>cut off", ALL, [("reasoning", "cut off")]),
@@ -52,16 +56,16 @@ def parts_of(text: str, manner: Manner, cuts: list[int]) -> list[Part]:
         ("<tool_call>[1]</tool_call>", ALL, [("content", "<tool_call>[1]</tool_call>")]),
         ('<tool_call>{"name"', ALL, [("content", '<tool_call>{"name"')]),
         # Nobody asked for parts.
-        (f" <think>a</think>{CALL}", Manner(), [("content", f" <think>a</think>{CALL}")]),
+        (f" <think>a</think>{CALL}", OutputFormat(), [("content", f" <think>a</think>{CALL}")]),
         ("a <tool", ALL, [("content", "a <tool")]),
         ("", ALL, []),
     ],
 )
-def test_parts(text: str, manner: Manner, expected: list[tuple[str, Any]]) -> None:
+def test_parts(text: str, format: OutputFormat, expected: list[tuple[str, Any]]) -> None:
     rng = random.Random(text)
     for count in [0, 1, 2, 5, len(text)]:
         cuts = [rng.randint(0, len(text)) for _ in range(count)]
-        found = [(part.kind, part.call or part.text) for part in parts_of(text, manner, cuts)]
+        found = [(part.kind, part.call or part.text) for part in parts_of(text, format, cuts)]
         assert found == expected, cuts
 
 
@@ -71,13 +75,15 @@ def template(end: str) -> ChatTemplate:
 
 
 def test_the_template_tells_how_a_model_writes() -> None:
-    assert Manner.of(None) == Manner()
-    assert Manner.of(template("<|assistant|>")) == Manner()
+    assert OutputFormat.of(None) == OutputFormat()
+    assert OutputFormat.of(template("<|assistant|>")) == OutputFormat()
     closed = template("{% if not enable_thinking %}<think></think>{% endif %}<tool_call>")
-    assert Manner.of(closed) == Manner(thinks=True, calls=True)
-    assert Manner.of(template("<think>\n{# until </think> #}")) == Manner(True, True, False)
+    assert OutputFormat.of(closed) == OutputFormat(reasoning=True, tool_calls=True)
+    opened = template("<think>\n{# until </think> #}{% if quick %}</think>{% endif %}")
+    assert OutputFormat.of(opened) == OutputFormat(reasoning=True, begins_reasoning=True)
+    assert OutputFormat.of(opened, {"quick": True}) == OutputFormat(reasoning=True)
     refusing = SimpleNamespace(source="<think></think>", render=lambda *a, **k: int("x"))
-    assert Manner.of(refusing) == Manner(thinks=True)
+    assert OutputFormat.of(refusing) == OutputFormat(reasoning=True)
 
 
 NOTHING = re.compile("(?!)")

@@ -6,7 +6,7 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,9 @@ from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.merging import merged
-from blockdraft_server.openai.requests import Asked, chat_request, completion_request
+from blockdraft_server.openai.output_parser import OutputFormat
+from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
-from blockdraft_server.openai.speech import Manner
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
 
@@ -75,12 +75,12 @@ Completion = Callable[
 """Yields the messages of a completion, as `InferenceService.messages` does."""
 
 
-class Door:
+class HttpServer:
     """Serves OpenAI's HTTP API while it is open.
 
     Attributes:
         address: Where it listens, once it is open.
-        manner: How the model writes; set once the tokenizer is loaded.
+        template: The model's chat template, once its tokenizer is loaded.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Door:
     ) -> None:
         """Serve what `pool` holds at `address`, with the keys and the certificate of the server."""
         self.address = address
-        self.manner = Manner()
+        self.template: Any = None
         self._settings = settings
         self._completion = completion
         self._pool = pool
@@ -146,20 +146,24 @@ class Door:
             self._tls.load_cert_chain(self._settings.tls.certificate, self._settings.tls.key)
 
     async def _chat(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
-        chat = partial(ChatAnswer, manner=self.manner)
-        return await self._complete(request, caller, chat_request, chat)
+        asked = chat_request(await _body(request))
+        found = OutputFormat.of(self.template, asked.template_arguments)
+        # Without tools there are no calls: a tag is text then.
+        found = replace(found, tool_calls=found.tool_calls and asked.tools)
+        return await self._complete(request, caller, asked, partial(ChatAnswer, format=found))
 
     async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
-        return await self._complete(request, caller, completion_request, TextAnswer)
+        return await self._complete(
+            request, caller, completion_request(await _body(request)), TextAnswer
+        )
 
     async def _complete(
         self,
         request: web.Request,
         caller: HttpCaller,
-        asked_by: Callable[[object], Asked],
+        asked: CompletionsAsked,
         kind: Callable[[str, int, int, bool], Answer],
     ) -> web.StreamResponse:
-        asked = asked_by(await _body(request))
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
         answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
         completions = [self._completion(one, caller) for one in asked.requests]

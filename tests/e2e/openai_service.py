@@ -1,0 +1,80 @@
+"""A running `blockdraft serve --openai` on a tiny target, and what its tests compare."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from tests.models.tiny import write_hf_checkpoint
+from tests.patience import PATIENCE_SECONDS, until
+from tests.ports import free_ports
+from tests.supervised import child_of
+from tests.verifier.support import tiny_decoder
+
+from blockdraft_client import Client, SpeculationParams
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 5 * PATIENCE_SECONDS
+PLAIN = SpeculationParams(disabled=True)
+TEXT = "How deep is the pond? Tiefe: zwölf Fuß, 深い 🦆"
+
+
+@dataclass
+class Service:
+    """The service: `http` without `/v1`, and the address of its gRPC."""
+
+    process: subprocess.Popen[bytes]
+    grpc: str
+    http: str
+
+    def child(self, role: str) -> psutil.Process:
+        return child_of(self.process.pid, role)
+
+
+def answers(url: str) -> bool:
+    """Whether something at a URL is ready."""
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def running_service(directory: Path) -> Iterator[Service]:
+    """Run the service, with its files in `directory`; gives it once a drafter drafts."""
+    write_hf_checkpoint(tiny_decoder(), directory / "target")
+    port = free_ports(2)
+    service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+    flags = f"""
+        --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
+        --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
+        --draft-policy fixed --model-name tiny --drain-timeout 1
+    """
+    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
+    log = (directory / "log").open("wb")
+    process = subprocess.Popen(command, stderr=log, env=environment)
+    running = Service(process, service_address, f"http://{http}")
+    try:
+        with Client(service_address) as client:
+            client.wait_ready(READY_SECONDS)
+            until(lambda: client.model().drafter is not None)
+        until(lambda: answers(f"{running.http}/health"))
+        yield running
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(READY_SECONDS)
+        log.close()
+        print((directory / "log").read_text()[-5000:])
