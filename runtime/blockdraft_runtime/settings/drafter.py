@@ -22,6 +22,8 @@ SentForm = Literal["auto", "projected", "raw"]
 
 DRAFTER_NAMES = ("auto", "dflash", "eagle3", "random", "random-eagle3")
 """What `--drafter` may name besides a directory or a hub id; a seed may follow the last two."""
+TRAINED_WITHOUT_THINKING = ("qwen/qwen3-4b", "qwen/qwen3-8b")
+"""Hub ids, in lower case, of targets whose drafter of `auto` was trained without thinking."""
 
 # The exit status of `blockdraft drafter --find` if there is none for the target.
 NO_DRAFTER_STATUS = 3

@@ -6,6 +6,7 @@ import time
 import grpc
 
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_runtime.settings.drafter import TRAINED_WITHOUT_THINKING
 from blockdraft_server.supervise.plan import ServePlan
 
 # A drafter that is ready is found within moments; one that died again is not waited for.
@@ -86,9 +87,12 @@ def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeRespons
     drafter = found.drafter
     words = f"{_NAMES.get(drafter.method, drafter.method)}, block of {drafter.block_size}, "
     words += "trained" if drafter.trained else "untrained"
+    automatic = plan.drafter is not None and plan.drafter.drafter == "auto"
+    if automatic and plan.verifier.target.lower() in TRAINED_WITHOUT_THINKING:
+        words += " without thinking (less is accepted unless enable_thinking is false)"
     if plan.learns:
         words += ", learns from requests"
-        if plan.drafter is not None and plan.drafter.drafter == "auto":
+        if automatic:
             words += " (only DFlash can; EAGLE-3 may draft faster)"
     return f"{words}; {beside}" if beside else words
 

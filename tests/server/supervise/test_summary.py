@@ -47,6 +47,12 @@ def test_all_that_one_asks_first() -> None:
             "DFlash, block of 8, untrained, learns from requests (only DFlash can; EAGLE-3 may "
             "draft faster); prompt lookup",
         ),
+        (
+            ("--target", "Qwen/Qwen3-8B"),
+            pb.AttachedDrafter(method="dflash", block_size=16, trained=True),
+            "DFlash, block of 16, trained without thinking (less is accepted unless "
+            "enable_thinking is false); prompt lookup",
+        ),
     ],
 )
 def test_what_drafts(
