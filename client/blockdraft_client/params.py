@@ -52,6 +52,7 @@ class SamplingParams:
         stop_token_ids: Token ids that end generation, besides the model's own.
         ignore_eos: Goes on past the model's own end-of-text tokens.
         logprobs: Number of alternatives to report per token; None reports no log probabilities.
+        prompt_logprobs: The same for the tokens of the prompt, which take longer to compute then.
         repetition_penalty: Divides the positive logits of tokens of the prompt and the completion,
             and multiplies the negative ones.
         frequency_penalty: Subtracted from a token's logit for each time it was generated.
@@ -72,6 +73,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -94,6 +96,7 @@ class SamplingShortcuts(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int | None
+    prompt_logprobs: int | None
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None

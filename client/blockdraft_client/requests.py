@@ -20,7 +20,12 @@ RequestT = TypeVar("RequestT", inference_pb2.GenerateRequest, inference_pb2.Stre
 
 _MESSAGE_KEYS = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
 # Names of fields of `SamplingParams` in the messages, where they differ.
-_WIRE_NAMES = {"max_tokens": "max_output_tokens", "logprobs": "log_probs", "stop": "stop_sequences"}
+_WIRE_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "logprobs": "log_probs",
+    "prompt_logprobs": "prompt_log_probs",
+    "stop": "stop_sequences",
+}
 
 
 def generation_request(

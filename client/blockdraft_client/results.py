@@ -104,6 +104,8 @@ class Completion:
         usage: What the request consumed.
         request_id: Identifier of the request.
         model: Name of the model that answered.
+        prompt_log_probs: One per token of the prompt; empty unless asked for. The first one, which
+            nothing precedes, is 0.
         proto: The message this was read from.
     """
 
@@ -114,6 +116,7 @@ class Completion:
     usage: Usage
     request_id: str
     model: str
+    prompt_log_probs: tuple[TokenLogProbs, ...] = ()
     proto: inference_pb2.GenerateResponse | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -127,6 +130,7 @@ class Completion:
             usage=Usage.from_proto(proto.usage),
             request_id=proto.request_id,
             model=proto.model,
+            prompt_log_probs=tuple(map(TokenLogProbs.from_proto, proto.prompt_log_probs)),
             proto=proto,
         )
 

@@ -74,6 +74,7 @@ class StreamedCompletion(Generic[CallT]):
         whole.model = message.model or whole.model
         whole.token_ids.extend(message.token_ids)
         whole.log_probs.extend(message.log_probs)
+        whole.prompt_log_probs.extend(message.prompt_log_probs)
         whole.finish_reason = message.finish_reason or whole.finish_reason
         if message.HasField("usage"):
             whole.usage.CopyFrom(message.usage)

@@ -41,6 +41,8 @@ async def generate(
     detokenizer = Detokenizer(token_bytes, stop_sequences, min_tokens)
     stop_tokens = frozenset(replay.request.stop_token_ids)
     told = 0
+    scored = replay.request.HasField("prompt_log_probs")
+    prompt = tuple(replay.request.prompt_token_ids) if scored else None
     async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
         async for message in messages:
             token_ids = list(message.token_ids)
@@ -59,16 +61,22 @@ async def generate(
             yield inference_pb2.StreamGenerateResponse(
                 text=text,
                 token_ids=token_ids,
-                log_probs=_log_probs(token_ids, message, token_bytes),
+                log_probs=_log_probs(token_ids, message.log_probs, token_bytes),
+                prompt_log_probs=_of_prompt(prompt, message.prompt_log_probs, token_bytes)
+                if prompt
+                else None,
                 finish_reason=finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
                 usage=usage,
             )
+            prompt = None
             if finish_reason is not None:
                 return
 
 
 def _log_probs(
-    token_ids: Sequence[int], message: verifier_pb2.SequenceTokens, token_bytes: TokenBytes
+    token_ids: Sequence[int],
+    ranked: Sequence[verifier_pb2.RankedLogProbs],
+    token_bytes: TokenBytes,
 ) -> list[inference_pb2.TokenLogProbs]:
     def one(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
         return inference_pb2.TokenLogProb(
@@ -78,11 +86,20 @@ def _log_probs(
     # Shorter than `token_ids` if none were asked for; cut with the tokens after a stop sequence.
     return [
         inference_pb2.TokenLogProbs(
-            chosen=one(token_id, ranked.chosen_log_prob),
-            alternatives=map(one, ranked.token_ids, ranked.log_probs),
+            chosen=one(token_id, each.chosen_log_prob),
+            alternatives=map(one, each.token_ids, each.log_probs),
         )
-        for token_id, ranked in zip(token_ids, message.log_probs, strict=False)
+        for token_id, each in zip(token_ids, ranked, strict=False)
     ]
+
+
+def _of_prompt(
+    token_ids: Sequence[int],
+    ranked: Sequence[verifier_pb2.RankedLogProbs],
+    token_bytes: TokenBytes,
+) -> list[inference_pb2.TokenLogProbs]:
+    """Return the entries of a prompt's tokens, of which the first follows none."""
+    return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
 
 
 class Detokenizer:

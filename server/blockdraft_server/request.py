@@ -55,11 +55,12 @@ def check_request(request: GenerationRequest) -> None:
             ">= 1",
             count,
         ),
-        (
-            "log_probs",
-            0 <= sampling.log_probs <= MAX_LOG_PROBS,
-            f"in [0, {MAX_LOG_PROBS}]",
-            sampling.log_probs,
+        *(
+            (name, 0 <= count <= MAX_LOG_PROBS, f"in [0, {MAX_LOG_PROBS}]", count)
+            for name, count in (
+                ("log_probs", sampling.log_probs),
+                ("prompt_log_probs", sampling.prompt_log_probs),
+            )
         ),
     )
     for name, holds, expected, value in checks:
@@ -113,6 +114,8 @@ def sequence_request(
     )
     if sampling.HasField("log_probs"):
         asked.log_probs = sampling.log_probs
+    if sampling.HasField("prompt_log_probs"):
+        asked.prompt_log_probs = sampling.prompt_log_probs
     if speculation.disabled:
         asked.max_draft_tokens = 0
     elif speculation.HasField("max_draft_tokens"):

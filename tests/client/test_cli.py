@@ -42,6 +42,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
     flags = "--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125 --seed 9 --stop a --stop b"
     flags += " --stop-token-id 4 --ignore-eos --json --logprobs 2 --no-draft --max-draft-tokens 1"
     flags += " --no-prompt-lookup --no-learn --priority background --min-tokens 2"
+    flags += " --prompt-logprobs 1"
     flags += " --repetition-penalty 1.5 --frequency-penalty -0.5 --presence-penalty 0.25"
     flags += " --logit-bias 7=-1.5 --logit-bias 8=2 --allowed-token-id 9 --bad-word c --bad-word d"
     assert main(["generate", "hi", "--model", "fake", *flags.split()]) == 0
@@ -59,6 +60,7 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
             ignore_eos=True,
             log_probs=2,
             min_tokens=2,
+            prompt_log_probs=1,
             repetition_penalty=1.5,
             frequency_penalty=-0.5,
             presence_penalty=0.25,
@@ -158,6 +160,7 @@ def test_a_wrong_json_request_is_refused(
     [
         *("", "unknown", "generate", "generate hi --unknown", "generate hi --raw --chat"),
         *("generate hi --raw --system x", "generate hi --top-k x", "generate hi --logprobs 2"),
+        "generate hi --prompt-logprobs 2",
         *("generate hi --top-k 99999999999", "generate hi --request -"),
         *("generate hi --logit-bias 7", "generate hi --logit-bias x=1"),
         *("generate --chat --request -", "generate --raw --request -"),

@@ -216,6 +216,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             )
             for chunk in chunks
         ]
+        if request.HasField("prompt_log_probs") and not emitted:
+            count = request.prompt_log_probs
+            messages[0].prompt_log_probs.extend(_ranked(request.prompt_token_ids[1:], count))
         messages[-1].finish_reason = finish
         usage = messages[-1].usage
         usage.prompt_tokens = len(request.prompt_token_ids)
@@ -229,17 +232,18 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     def _log_probs(
         self, chunk: Sequence[int], request: verifier_pb2.SequenceRequest
     ) -> list[verifier_pb2.RankedLogProbs]:
-        if not request.HasField("log_probs"):
-            return []
-        ranks = range(request.log_probs)
-        return [
-            verifier_pb2.RankedLogProbs(
-                chosen_log_prob=-0.5,
-                token_ids=[token + rank for rank in ranks],
-                log_probs=[-0.5 - rank for rank in ranks],
-            )
-            for token in chunk
-        ]
+        return _ranked(chunk, request.log_probs) if request.HasField("log_probs") else []
+
+
+def _ranked(token_ids: Sequence[int], count: int) -> list[verifier_pb2.RankedLogProbs]:
+    return [
+        verifier_pb2.RankedLogProbs(
+            chosen_log_prob=-0.5,
+            token_ids=[token + rank for rank in range(count)],
+            log_probs=[-0.5 - rank for rank in range(count)],
+        )
+        for token in token_ids
+    ]
 
 
 @contextlib.asynccontextmanager

@@ -40,6 +40,8 @@ def change_field(draw: random.Random, message: Message) -> None:
     field: FieldDescriptor = draw.choice(message.DESCRIPTOR.fields)  # type: ignore[assignment]
     if draw.random() < 0.1:
         message.ClearField(field.name)
+    elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+        _change_map(draw, field.message_type, getattr(message, field.name))
     elif field.is_repeated:
         _change_list(draw, field, getattr(message, field.name))
     elif field.message_type is None:
@@ -69,6 +71,14 @@ def mutated_bytes(draw: random.Random, data: bytes) -> bytes:
     for _ in range(draw.randint(1, 4)):
         data = draw.choice(_BYTE_CHANGES)(draw, data)
     return data
+
+
+def _change_map(draw: random.Random, entry: Any, items: Any) -> None:
+    if items and draw.random() < 0.3:
+        items.clear()
+    for _ in range(draw.choice((1, 2, 17, draw.randint(0, _LONGEST_LIST)))):
+        key, value = (random_value(draw, entry.fields_by_name[name]) for name in ("key", "value"))
+        items[key] = value
 
 
 def _change_list(draw: random.Random, field: FieldDescriptor, items: Any) -> None:

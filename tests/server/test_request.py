@@ -36,6 +36,7 @@ def checked(
         ("seed", [0, -(2**63), 2**63 - 1], []),
         ("max_output_tokens", [1, 6, 2**31 - 1], [0, -1]),
         ("log_probs", [0, 20], [-1, 21]),
+        ("prompt_log_probs", [0, 20], [-1, 21]),
         ("repetition_penalty", [1e-6, 1.0, 50.0], [0.0, -1.0, math.nan, math.inf]),
         ("frequency_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),
         ("presence_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),

@@ -24,7 +24,6 @@ from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import (
     MeasuredSteps,
     ModelRunner,
-    RankedLogProbs,
     StepResult,
     StepRunner,
 )
@@ -34,7 +33,7 @@ from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, RankedLogProbs, Usage
 
 LAYER_IDS = (0, 1)
 CONFIG = tiny_config(num_layers=2)

@@ -9,13 +9,13 @@ import pytest
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.requests import add_step, parse_request, usage_message
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
     GenerationRequest,
+    RankedLogProbs,
     Sequence,
     Usage,
 )
@@ -91,6 +91,7 @@ def test_absent_is_not_zero() -> None:
         {"max_output_tokens": 3, "emitted_token_ids": [1, 1]},
         {"max_output_tokens": 2**31 - 1},
         {"log_probs": 20},
+        {"prompt_log_probs": 20},
         {"max_draft_tokens": 2**31 - 1},
         {"sampling": sampling(temperature=1e-45)},
         {"sampling": sampling(temperature=3e38)},
@@ -133,6 +134,8 @@ def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
         ("max_output_tokens", {"max_output_tokens": -1}),
         ("max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),
         ("log_probs", {"log_probs": 21}),
+        ("prompt_log_probs", {"prompt_log_probs": 21}),
+        ("prompt_log_probs", {"prompt_log_probs": -1}),
         ("log_probs", {"log_probs": -1}),
         ("max_draft_tokens", {"max_draft_tokens": -1}),
         ("sampling.temperature", {"sampling": sampling(temperature=-1e-6)}),

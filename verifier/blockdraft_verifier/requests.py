@@ -9,7 +9,6 @@ from google.protobuf.duration_pb2 import Duration
 from blockdraft_models.sampling_options import MAX_LOG_PROBS, Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.device.runner import RankedLogProbs
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.scheduling.logits_rules import (
     MAX_LOGIT_BIASES,
@@ -17,7 +16,11 @@ from blockdraft_verifier.scheduling.logits_rules import (
     LogitsRules,
     TokenMasks,
 )
-from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+from blockdraft_verifier.scheduling.sequence import (
+    FinishReason,
+    GenerationRequest,
+    RankedLogProbs,
+)
 from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
 MAX_SALT_BYTES = 64
@@ -56,8 +59,9 @@ def parse_request(
             f"max_output_tokens must exceed the {len(message.emitted_token_ids)} emitted tokens, "
             f"got {message.max_output_tokens}",
         )
-    if message.HasField("log_probs") and not 0 <= message.log_probs <= MAX_LOG_PROBS:
-        raise invalid_argument("log_probs", f"log_probs must be 0 to {MAX_LOG_PROBS}")
+    for field in ("log_probs", "prompt_log_probs"):
+        if not 0 <= getattr(message, field) <= MAX_LOG_PROBS:
+            raise invalid_argument(field, f"{field} must be 0 to {MAX_LOG_PROBS}")
     if len(message.cache_salt) > MAX_SALT_BYTES:
         raise invalid_argument("cache_salt", f"cache_salt must have at most {MAX_SALT_BYTES} bytes")
     if message.HasField("max_draft_tokens") and message.max_draft_tokens < 0:
@@ -71,6 +75,7 @@ def parse_request(
         max_output_tokens=message.max_output_tokens,
         stop_token_ids=frozenset(message.stop_token_ids),
         log_probs=message.log_probs if message.HasField("log_probs") else None,
+        prompt_log_probs=message.prompt_log_probs if message.HasField("prompt_log_probs") else None,
         max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
         prompt_lookup=not message.prompt_lookup_disabled,
         replay=message.replay,
@@ -161,6 +166,8 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Decoded)
     message.step_sizes.append(len(event.token_ids))
     if event.log_probs:
         message.log_probs.extend(map(_ranked, event.log_probs))
+    if event.prompt_log_probs:
+        message.prompt_log_probs.extend(map(_ranked, event.prompt_log_probs))
     if event.finish_reason is not None:
         message.finish_reason = FINISH_REASONS[event.finish_reason]
         message.usage.CopyFrom(usage_message(sequence))

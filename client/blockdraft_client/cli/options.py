@@ -106,6 +106,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--presence-penalty", float, "makes tokens less likely that were generated"),
         ("--min-tokens", int, "tokens to generate before the completion may end"),
         ("--logprobs", int, "alternatives to report per token; needs --json"),
+        ("--prompt-logprobs", int, "the same for tokens of the prompt"),
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
@@ -189,8 +190,9 @@ def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt
 
     `UsageError` if they ask for values that would not be printed.
     """
-    if args.logprobs is not None and not args.json:
-        raise UsageError("--logprobs needs --json")
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(args, name) is not None and not args.json:
+            raise UsageError(f"--{name.replace('_', '-')} needs --json")
     speculation = SpeculationParams(
         disabled=bool(args.no_draft),
         max_draft_tokens=args.max_draft_tokens,

@@ -58,6 +58,8 @@ def completion_json(completion: "Completion") -> dict[str, object]:
     }
     if completion.log_probs:
         value["log_probs"] = [_log_probs_json(item) for item in completion.log_probs]
+    if completion.prompt_log_probs:
+        value["prompt_log_probs"] = [_log_probs_json(item) for item in completion.prompt_log_probs]
     return value
 
 

@@ -129,6 +129,7 @@ class GenerateResponse(_message.Message):
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier of the request, for logs and support."""
     model: _builtins.str
@@ -149,6 +150,12 @@ class GenerateResponse(_message.Message):
     def usage(self) -> Global___Usage:
         """What the request consumed."""
 
+    @_builtins.property
+    def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProbs]:
+        """Log probabilities, one per token of the prompt; empty unless asked for. The first token, which
+        nothing precedes, has none: its entry has the log probability 0 and no alternatives.
+        """
+
     def __init__(
         self,
         *,
@@ -159,10 +166,11 @@ class GenerateResponse(_message.Message):
         log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
+        prompt_log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -225,6 +233,7 @@ class StreamGenerateResponse(_message.Message):
     LOG_PROBS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier of the request; set on the first message."""
     model: _builtins.str
@@ -247,6 +256,10 @@ class StreamGenerateResponse(_message.Message):
     def usage(self) -> Global___Usage:
         """What the request consumed; set on the last message only."""
 
+    @_builtins.property
+    def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProbs]:
+        """Log probabilities, one per token of the prompt, as in GenerateResponse; on the first message."""
+
     def __init__(
         self,
         *,
@@ -257,10 +270,11 @@ class StreamGenerateResponse(_message.Message):
         log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
+        prompt_log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,6 +697,7 @@ class SamplingOptions(_message.Message):
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Randomness; 0 picks the likeliest token. Finite and >= 0. Unset means 0."""
     top_k: _builtins.int
@@ -713,6 +728,10 @@ class SamplingOptions(_message.Message):
     """Subtracted from the logits of tokens that are in the output; in [-2, 2]."""
     min_tokens: _builtins.int
     """Tokens to generate before a stop token, a stop sequence or the end of text may end it; >= 0."""
+    prompt_log_probs: _builtins.int
+    """Number of alternatives to report for each token of the prompt, 0 to 20; unset means no log
+    probabilities of the prompt. The whole prompt is computed then, a few tokens at a time.
+    """
     @_builtins.property
     def stop_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Texts that end generation; they are not part of the completion. At most 16, none empty, each of
@@ -757,10 +776,11 @@ class SamplingOptions(_message.Message):
         allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
         min_tokens: _builtins.int = ...,
+        prompt_log_probs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "log_probs", b"log_probs", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "log_probs", b"log_probs", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "log_probs", b"log_probs", "logit_bias", b"logit_bias", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_sequences", b"stop_sequences", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "log_probs", b"log_probs", "logit_bias", b"logit_bias", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_sequences", b"stop_sequences", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -768,6 +788,8 @@ class SamplingOptions(_message.Message):
     _WhichOneofArgType__max_output_tokens: _TypeAlias = _typing.Literal["_max_output_tokens", b"_max_output_tokens"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
     _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_log_probs: _TypeAlias = _typing.Literal["prompt_log_probs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_log_probs: _TypeAlias = _typing.Literal["_prompt_log_probs", b"_prompt_log_probs"]  # noqa: Y015
     _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
     _WhichOneofArgType__repetition_penalty: _TypeAlias = _typing.Literal["_repetition_penalty", b"_repetition_penalty"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
@@ -784,6 +806,8 @@ class SamplingOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_output_tokens) -> _WhichOneofReturnType__max_output_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_log_probs) -> _WhichOneofReturnType__prompt_log_probs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__repetition_penalty) -> _WhichOneofReturnType__repetition_penalty | None: ...
     @_typing.overload

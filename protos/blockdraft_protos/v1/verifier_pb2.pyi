@@ -101,6 +101,7 @@ class SequenceRequest(_message.Message):
     BACKGROUND_FIELD_NUMBER: _builtins.int
     RECORDABLE_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
+    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     max_output_tokens: _builtins.int
@@ -124,6 +125,10 @@ class SequenceRequest(_message.Message):
     recordable: _builtins.bool
     """Whether the sequence may become a training sample of a drafter that learns: neither the caller
     nor the settings of its tenant exclude it. A server that does not know of this never sets it.
+    """
+    prompt_log_probs: _builtins.int
+    """Number of alternatives to report for each token of the prompt, 0 to 20; unset means no log
+    probabilities of the prompt. Ignored once there are emitted tokens, before which they are told.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -164,19 +169,24 @@ class SequenceRequest(_message.Message):
         background: _builtins.bool = ...,
         recordable: _builtins.bool = ...,
         rules: Global___LogitsRules | None = ...,
+        prompt_log_probs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "rules", b"rules", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "prompt_log_probs", b"prompt_log_probs", "rules", b"rules", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_log_probs", b"prompt_log_probs", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_log_probs: _TypeAlias = _typing.Literal["prompt_log_probs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_log_probs: _TypeAlias = _typing.Literal["_prompt_log_probs", b"_prompt_log_probs"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__log_probs) -> _WhichOneofReturnType__log_probs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_log_probs) -> _WhichOneofReturnType__prompt_log_probs | None: ...
 
 Global___SequenceRequest: _TypeAlias = SequenceRequest  # noqa: Y015
 
@@ -338,6 +348,7 @@ class SequenceTokens(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
     finish_reason: Global___TokenFinishReason.ValueType
@@ -362,6 +373,10 @@ class SequenceTokens(_message.Message):
     def error(self) -> _any_pb2.Any:
         """Why the sequence failed, a google.rpc.Status; set on the last message only, instead of tokens."""
 
+    @_builtins.property
+    def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedLogProbs]:
+        """One entry per token of the prompt but the first, when asked for; with the first new token."""
+
     def __init__(
         self,
         *,
@@ -372,10 +387,11 @@ class SequenceTokens(_message.Message):
         finish_reason: Global___TokenFinishReason.ValueType = ...,
         usage: Global___TokenUsage | None = ...,
         error: _any_pb2.Any | None = ...,
+        prompt_log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "sequence_id", b"sequence_id", "step_sizes", b"step_sizes", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "prompt_log_probs", b"prompt_log_probs", "sequence_id", b"sequence_id", "step_sizes", b"step_sizes", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

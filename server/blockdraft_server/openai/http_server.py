@@ -153,9 +153,9 @@ class HttpServer:
         return await self._complete(request, caller, asked, partial(ChatAnswer, format=found))
 
     async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
-        return await self._complete(
-            request, caller, completion_request(await _body(request)), TextAnswer
-        )
+        asked = completion_request(await _body(request))
+        answer = partial(TextAnswer, echoed=asked.echoed)
+        return await self._complete(request, caller, asked, answer)
 
     async def _complete(
         self,

@@ -28,6 +28,8 @@ class CompletionsAsked:
     count: int
     stream: bool
     usage: bool  # whether a stream ends with the usage
+    # Of completions whose prompt is told before them: its texts, None where tokens were given.
+    echoed: tuple[str | None, ...] = ()
     # Of a chat: whether the model may call tools, and the arguments of its template.
     tools: bool = False
     template_arguments: dict[str, Any] = field(default_factory=dict)
@@ -68,9 +70,16 @@ def completion_request(body: object) -> CompletionsAsked:
     prompts = list(_prompts(fields.take("prompt")))
     alternatives = fields.integer("logprobs")
     fields.only("suffix", "")
-    fields.only("echo", False)
+    echo = fields.flag("echo")
     fields.only("best_of", 1)
-    return _asked(fields, prompts, alternatives)
+    asked = _asked(fields, prompts, alternatives)
+    if not echo:
+        return asked
+    for request in asked.requests:
+        # A text is known without them, tokens are not.
+        if alternatives is not None or request.prompt.WhichOneof("content") == "token_ids":
+            request.sampling.prompt_log_probs = alternatives or 0
+    return replace(asked, echoed=tuple(prompt.text or None for prompt in prompts))
 
 
 def _asked(

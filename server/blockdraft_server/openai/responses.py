@@ -25,7 +25,8 @@ class _Choice:
     texts: list[str] = field(default_factory=list)
     log_probs: list[inference_pb2.TokenLogProbs] = field(default_factory=list)
     last: Message = field(default_factory=Message)
-    length: int = 0  # characters, of those that log probabilities were told of
+    tokens: int = 0  # of which log probabilities were told, and how long their text is
+    length: int = 0
 
 
 class Answer:
@@ -187,6 +188,39 @@ class TextAnswer(Answer):
 
     kind, kind_of_piece, prefix = "text_completion", "text_completion", "cmpl"
 
+    def __init__(self, *arguments: Any, echoed: Sequence[str | None] = ()) -> None:
+        """Begin with these texts of the prompts, None for what the first message says; or without.
+
+        The rest is for `Answer`.
+        """
+        super().__init__(*arguments)
+        self._echoed = echoed
+        self._begun: set[int] = set()
+
+    def piece(self, index: int, message: Message) -> Json:
+        """Return a piece; the first one begins with the prompt if it is echoed."""
+        return super().piece(index, self._with_prompt(index, message))
+
+    def keep(self, index: int, message: Message) -> None:
+        """Keep a message, and the prompt before the first one if it is echoed."""
+        super().keep(index, self._with_prompt(index, message))
+
+    def _with_prompt(self, index: int, message: Message) -> Message:
+        if not self._echoed or index in self._begun:
+            return message
+        self._begun.add(index)
+        entries = list(message.prompt_log_probs)
+        text = self._echoed[index // self._count]
+        if text is None:
+            text = b"".join(entry.chosen.token for entry in entries).decode(errors="replace")
+        told = Message()
+        told.CopyFrom(message)
+        told.text = text + message.text
+        if self._wants_log_probs:
+            told.ClearField("log_probs")
+            told.log_probs.extend([*entries, *message.log_probs])
+        return told
+
     def _said(self, index: int, message: Message, *, first: bool) -> Json:
         return {"text": message.text}
 
@@ -198,15 +232,17 @@ class TextAnswer(Answer):
     ) -> Json | None:
         if not self._wants_log_probs:
             return None
+        # Nothing precedes the first token of a prompt.
+        unknown = 1 if self._echoed and not choice.tokens else 0
         names = [_shown(token.chosen) for token in tokens]
+        ranked = [{_shown(one): one.log_prob for one in token.alternatives} for token in tokens]
         offsets = [choice.length + sum(map(len, names[:index])) for index in range(len(names))]
+        choice.tokens += len(names)
         choice.length += sum(map(len, names))
         return {
             "tokens": names,
-            "token_logprobs": [token.chosen.log_prob for token in tokens],
-            "top_logprobs": [
-                {_shown(one): one.log_prob for one in token.alternatives} for token in tokens
-            ],
+            "token_logprobs": [None] * unknown + [one.chosen.log_prob for one in tokens[unknown:]],
+            "top_logprobs": [None] * unknown + ranked[unknown:],
             "text_offset": offsets,
         }
 

@@ -209,11 +209,35 @@ async def test_log_probabilities(http: aiohttp.ClientSession, server: Running) -
     assert {len(one["top_logprobs"]) for one in content} == {1}
 
 
+@pytest.mark.parametrize("prompt", ["\x01\x02", PROMPT])
+async def test_a_prompt_is_told_before_its_completion(
+    http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier, prompt: Any
+) -> None:
+    echoed = "\x01\x02" + TEXT
+    _, found = await complete(http, server, prompt=[prompt, "\x03"], echo=True, n=2)
+    texts = [choice["text"] for choice in found["choices"]]
+    assert texts == [echoed] * 2 + ["\x03" + bytes(completion([3], 8)).decode()] * 2
+    # A text is known without the verifier.
+    assert verifier.requests[0].HasField("prompt_log_probs") == (prompt is PROMPT)
+    _, found = await complete(http, server, prompt=prompt, echo=True, logprobs=1)
+    told = found["choices"][0]["logprobs"]
+    assert "".join(told["tokens"]) == echoed == found["choices"][0]["text"]
+    assert told["token_logprobs"] == [None] + [-0.5] * 9
+    assert told["top_logprobs"][:2] == [None, {"\x02": -0.5}]
+    assert told["text_offset"] == list(range(10))
+    pieces = await events(
+        http, server, "/v1/completions", body(prompt=prompt, echo=True, logprobs=1)
+    )
+    streamed = [one["choices"][0] for one in pieces]
+    assert "".join(one["text"] for one in streamed) == echoed
+    for name, values in told.items():
+        assert [value for one in streamed for value in one["logprobs"][name]] == values
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"unknown": 1}, "unknown"),
-        ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
         ({"response_format": {"type": "json_object"}}, "response_format"),

@@ -72,7 +72,7 @@ def count_accepted(
 
 
 class LogProbs(NamedTuple):
-    """The target's own, before temperature and filters, of its choice and the likeliest tokens."""
+    """The target's own, before temperature and filters, of one token and the likeliest ones."""
 
     chosen: Float[Array, " choices"]
     top_ids: Int[Array, "choices top"]
@@ -81,17 +81,17 @@ class LogProbs(NamedTuple):
 
 def log_probabilities(
     logits: Float[Array, "choices vocab"],
-    choices: Int[Array, " choices"],
+    tokens: Int[Array, " choices"],
     wanted: Bool[Array, ""],
 ) -> LogProbs:
-    """Return log probabilities, or zeros when no row wants them (top-k is slow on CPU)."""
+    """Return those of `tokens`, or zeros when no row wants them (top-k is slow on CPU)."""
     count = min(MAX_LOG_PROBS, logits.shape[-1])
 
     def compute() -> LogProbs:
         centered = logits - logits.max(axis=-1, keepdims=True)
         values = centered - log_row_sums(jnp.exp(centered))[:, None]
         top, ids = jax.lax.top_k(values, count)
-        chosen = jnp.take_along_axis(values, choices[:, None], axis=1)[:, 0]
+        chosen = jnp.take_along_axis(values, tokens[:, None], axis=1)[:, 0]
         return LogProbs(chosen, ids.astype(jnp.int32), top)
 
     def skip() -> LogProbs:

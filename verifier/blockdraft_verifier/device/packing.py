@@ -47,6 +47,8 @@ class StepInputs(NamedTuple):
     draft_count: Int[Array, " rows"]  # drafted tokens at the end of each row
     sampling: SamplingArrays  # sampling options of each row
     log_probs_wanted: Bool[Array, "1"]  # whether any row wants log probabilities
+    # The token of each choice whose log probability is wanted; -1 for the chosen one.
+    scored_token: Int[Array, " choices"]
     penalties: Penalties  # penalties of each row
     rules_wanted: Bool[Array, "1"]  # whether any row has penalties, biases or masks
 
@@ -66,6 +68,7 @@ def pack(
     page_table = _zeros(bucket.rows, max_pages)
     choice_token, choice_row = _zeros(bucket.choices), _zeros(bucket.choices)
     first_choice, draft_count = _zeros(bucket.rows), _zeros(bucket.rows)
+    scored_token = _zeros(bucket.choices) - np.int32(1)
     start, choice = 0, 0
     for index, row in enumerate(rows):
         stop = start + len(row.token_ids)
@@ -78,14 +81,16 @@ def pack(
         context_lengths[index] = end
         page_table[index, : len(pages)] = pages
         # The newest known token and every drafted one have a choice after them.
-        count = row.draft_count + 1
+        count, scored = row.choice_count, row.scored_tokens
         choice_token[choice : choice + count] = np.arange(stop - count, stop)
         choice_row[choice : choice + count] = index
-        first_choice[index] = choice
+        scored_token[choice : choice + len(scored)] = scored
+        first_choice[index] = choice + count - row.draft_count - 1
         draft_count[index] = row.draft_count
         start, choice = stop, choice + count
     requests = [row.sequence.request for row in rows]
-    log_probs_wanted: Any = np.array([any(each.log_probs is not None for each in requests)])
+    wanted = any(row.scored for row in rows) or any(r.log_probs is not None for r in requests)
+    log_probs_wanted: Any = np.array([wanted])
     rules_wanted: Any = np.array([any(each.rules is not NO_RULES for each in requests)])
     return StepInputs(
         token_ids,
@@ -97,6 +102,7 @@ def pack(
         draft_count,
         pack_sampling([request.sampling for request in requests], bucket.rows),
         log_probs_wanted,
+        scored_token,
         _pack_penalties(rows, bucket.rows),
         rules_wanted,
     )
@@ -110,14 +116,15 @@ def pack_limits(rows: Sequence[Row], bucket: Bucket, vocab_size: int) -> TokenLi
     allowed: Any = np.full((bucket.choices, words), 2**MASK_BITS - 1, "<u4")
     choice = 0
     for index, row in enumerate(rows):
-        request, count = row.sequence.request, row.draft_count + 1
+        request, count = row.sequence.request, row.choice_count
         rules = request.rules
         ids[index, : len(rules.logit_bias)] = list(rules.logit_bias)
         values[index, : len(rules.logit_bias)] = list(rules.logit_bias.values())
         if rules.masks is not None and row.chooses:
             output = row.sequence.tokens[len(request.prompt) :]
             drafted = row.token_ids[row.known_count :]
-            for place, mask in enumerate(rules.masks.along(output, drafted), start=choice):
+            first = choice + count - row.draft_count - 1
+            for place, mask in enumerate(rules.masks.along(output, drafted), start=first):
                 allowed[place] = np.frombuffer(mask.to_bytes(4 * words, "little"), "<u4")
         choice += count
     return TokenLimits(ids, values, allowed)

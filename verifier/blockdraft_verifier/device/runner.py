@@ -4,7 +4,7 @@ import functools
 import logging
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
 from blockdraft_verifier.device.cache import CacheLayout, LayeredCache, allocate_cache
 from blockdraft_verifier.device.feature_form import (
@@ -37,6 +38,7 @@ from blockdraft_verifier.device.packing import (
 )
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
+from blockdraft_verifier.scheduling.sequence import RankedLogProbs
 from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
 logger = logging.getLogger(__name__)
@@ -44,15 +46,6 @@ logger = logging.getLogger(__name__)
 TIMED_RUNS = 3
 # Long enough to be told from jitter, short enough not to hold the start up.
 TIMED_CONTEXT_TOKENS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class RankedLogProbs:
-    """Log probabilities at one position: of the chosen token and of the likeliest ones."""
-
-    chosen: float
-    top_ids: tuple[int, ...]
-    top: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +74,15 @@ class StepResult:
     """What a step computed, row by row.
 
     Features are those of its final positions; of log probabilities there is one entry per gained
-    token, or none unless some row wants them.
+    token, or none unless the row wants them. Of the prompt there is one for each token that follows
+    one of a scored row.
     """
 
     rows: list[RowResult]
     features: list[np.ndarray]
     log_probs: list[list[RankedLogProbs]]
     seconds: float
+    prompt_log_probs: list[list[RankedLogProbs]] = field(default_factory=list)
 
 
 @runtime_checkable
@@ -233,12 +228,9 @@ class ModelRunner:
         final = [
             row.known_count + result.accepted for row, result in zip(rows, results, strict=True)
         ]
-        return StepResult(
-            results,
-            split(outputs.features, final),
-            _split_log_probs(rows, results, outputs),
-            seconds,
-        )
+        log_probs, prompt_log_probs = _split_log_probs(rows, results, outputs)
+        features = split(outputs.features, final)
+        return StepResult(results, features, log_probs, seconds, prompt_log_probs)
 
     def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
         """Run one step over `rows` in a shape that need not be the smallest that holds them."""
@@ -334,19 +326,33 @@ class ModelRunner:
 
 def _split_log_probs(
     rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
-) -> list[list[RankedLogProbs]]:
-    """Return the log probabilities of every gained token of every row that wants them."""
-    if all(row.sequence.request.log_probs is None for row in rows):
-        return [[] for _ in rows]
-    chosen, top_ids, top = (np.asarray(array) for array in outputs.log_probs)
-    split: list[list[RankedLogProbs]] = []
+) -> tuple[list[list[RankedLogProbs]], list[list[RankedLogProbs]]]:
+    """Return those of every gained token, and of the prompt's, of every row that wants them."""
+    gained: list[list[RankedLogProbs]] = [[] for _ in rows]
+    prompt: list[list[RankedLogProbs]] = [[] for _ in rows]
+    if not any(row.scored or row.sequence.request.log_probs is not None for row in rows):
+        return gained, prompt
+    arrays = jax.device_get(outputs.log_probs)
     first = 0
-    for row, result in zip(rows, results, strict=True):
-        count = row.sequence.request.log_probs
-        split.append([])
-        for choice in range(first, first + result.accepted + 1) if count is not None else ():
-            ids = tuple(int(token) for token in top_ids[choice, :count])
-            values = tuple(float(value) for value in top[choice, :count])
-            split[-1].append(RankedLogProbs(float(chosen[choice]), ids, values))
-        first += row.draft_count + 1
-    return split
+    for index, row in enumerate(rows):
+        request = row.sequence.request
+        chosen = first + row.choice_count - row.draft_count - 1
+        if request.log_probs is not None:
+            stop = chosen + results[index].accepted + 1
+            gained[index] = _ranked(arrays, range(chosen, stop), request.log_probs)
+        if row.scored:
+            scored = range(first, first + len(row.scored_tokens))
+            prompt[index] = _ranked(arrays, scored, request.prompt_log_probs or 0)
+        first += row.choice_count
+    return gained, prompt
+
+
+def _ranked(arrays: LogProbs, choices: Iterable[int], count: int) -> list[RankedLogProbs]:
+    return [
+        RankedLogProbs(
+            float(arrays.chosen[choice]),
+            tuple(map(int, arrays.top_ids[choice, :count])),
+            tuple(map(float, arrays.top[choice, :count])),
+        )
+        for choice in choices
+    ]

@@ -85,7 +85,8 @@ def run_step(
     accepted, bonus = count_accepted(
         choices, following, inputs.first_choice, inputs.draft_count, max_drafts
     )
-    log_probs = log_probabilities(logits, choices, inputs.log_probs_wanted[0])
+    reported = jnp.where(inputs.scored_token < 0, choices, inputs.scored_token)
+    log_probs = log_probabilities(logits, reported, inputs.log_probs_wanted[0])
     order = final_positions_first(inputs.batch, inputs.draft_count, accepted, token_count)
     final = output.captured[order].astype(feature_dtype)
     if features.projection is not None:

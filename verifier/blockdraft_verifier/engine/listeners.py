@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blockdraft_verifier.device.runner import RankedLogProbs, StepResult
+from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import Progress
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence, Usage
+from blockdraft_verifier.scheduling.sequence import FinishReason, RankedLogProbs, Sequence, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class TokensGained:
     finish_reason: FinishReason | None = None  # set on the last event, as `usage` is
     usage: Usage | None = None
     failure: str | None = None  # set instead of tokens when the engine failed
+    # Of the prompt's tokens but the first, with the first token, if asked for.
+    prompt_log_probs: tuple[RankedLogProbs, ...] = ()
 
 
 Listener = Callable[[TokensGained], None]
@@ -96,7 +98,9 @@ class Listeners:
                 change.accepted,
                 sequence.finish_reason,
                 sequence.usage if sequence.finish_reason is not None else None,
+                prompt_log_probs=tuple(sequence.prompt_log_probs),
             )
+            sequence.prompt_log_probs.clear()
             listener, on_step_end = self._of[sequence]
             listener(event)
             step_ends[on_step_end] = None

@@ -186,6 +186,10 @@ class Engine:
             for row, outcome in zip(rows, result.rows, strict=True)
         ]
         self._keep_features(progress, result)
+        for row, log_probs in zip(rows, result.prompt_log_probs, strict=False):
+            # A sequence that was preempted computes some of them again.
+            known = len(row.sequence.prompt_log_probs) - row.start
+            row.sequence.prompt_log_probs.extend(log_probs[known:])
         self._request_drafts()
         self._untold = FinishedStep(progress, result, times, ended_at)
         self.lengths.observe_acceptance(progress)
@@ -221,6 +225,8 @@ class Engine:
         self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
         max_block = self.lengths.use_blocks(drafter.block_size if drafter is not None else 1)
+        # As many tokens have logits in every step.
+        self.scheduler.max_scored_tokens = max_block
         self.lengths.forget_acceptance()
         costs = self.lengths.costs
         if costs is None or not self._runner.compiled_for(features, max_block):

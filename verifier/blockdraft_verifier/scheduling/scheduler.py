@@ -39,11 +39,24 @@ class Row:
     draft_count: int
     source: DraftSource = DraftSource.DRAFTER
     ended_early: bool = False  # whether the drafter was asked for more of them than it drafted
+    scored: bool = False  # whether log probabilities of the prompt are wanted of it
 
     @property
     def known_count(self) -> int:
         """How many of `token_ids` are known to be right."""
         return len(self.token_ids) - self.draft_count
+
+    @property
+    def choice_count(self) -> int:
+        """After how many of its tokens, the last ones, the target's logits are wanted."""
+        return len(self.token_ids) if self.scored else self.draft_count + 1
+
+    @property
+    def scored_tokens(self) -> tuple[int, ...]:
+        """Tokens of the prompt that follow its own, whose log probabilities are wanted."""
+        following = self.start + 1
+        tokens = self.sequence.tokens[following : following + len(self.token_ids)]
+        return tuple(tokens) if self.scored else ()
 
     @property
     def chooses(self) -> bool:
@@ -84,6 +97,8 @@ class Scheduler:
         self.waiting = WaitingSequences()
         self.running: list[Sequence] = []  # in order of admission
         self.preempted: list[Sequence] = []  # since the engine last emptied the list
+        # Most tokens of a prompt in a step that gives their log probabilities.
+        self.max_scored_tokens = 1
         self._turns = 0
 
     @property
@@ -192,10 +207,11 @@ class Scheduler:
             if not self._make_room(sequence):
                 return
             self.waiting.take(sequence)
-            cached, sequence.page_hashes = self.pages.take_prefix(
-                sequence.tokens, root_name(sequence.request.cache_salt)
-            )
-            sequence.pages.extend(cached)
+            if not sequence.scores_prompt:
+                cached, sequence.page_hashes = self.pages.take_prefix(
+                    sequence.tokens, root_name(sequence.request.cache_salt)
+                )
+                sequence.pages.extend(cached)
             sequence.committed = len(sequence.pages) * self.pages.page_size
             if sequence.output_count == len(sequence.request.emitted):
                 sequence.usage.cached_prompt_tokens = sequence.committed
@@ -245,9 +261,13 @@ class Scheduler:
     ) -> Row | None:
         start = sequence.committed
         count = prefill_chunk(len(sequence.tokens) - start, used, budget)
+        scored = sequence.scores_prompt
+        if scored:
+            count = min(count, self.max_scored_tokens)
         if not self._grow(sequence, start + count, rows):
             return None
-        return Row(sequence, start, tuple(sequence.tokens[start : start + count]), 0)
+        tokens = tuple(sequence.tokens[start : start + count])
+        return Row(sequence, start, tokens, 0, scored=scored)
 
     def _grow(self, sequence: Sequence, length: int, rows: Iterable[Row]) -> bool:
         """Give `sequence` pages for `length` tokens, preempting others if it must.

@@ -27,6 +27,15 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RankedLogProbs:
+    """Log probabilities at one position: of one token and of the likeliest ones."""
+
+    chosen: float
+    top_ids: tuple[int, ...]
+    top: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a caller asked for, in token ids."""
 
@@ -39,6 +48,8 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = frozenset()
     # Number of alternatives to report per token, None for no log probabilities.
     log_probs: int | None = None
+    # The same for tokens of the prompt.
+    prompt_log_probs: int | None = None
     # Most tokens to draft per step, None for as many as were compiled for.
     max_draft_tokens: int | None = None
     prompt_lookup: bool = True  # whether earlier text may be looked up for drafts
@@ -140,6 +151,8 @@ class Sequence:
     draftable: bool = True  # whether drafting for it is possible at all
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
+    # Of the prompt's tokens but the first, as far as it was computed.
+    prompt_log_probs: list[RankedLogProbs] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
@@ -160,6 +173,11 @@ class Sequence:
     def decoding(self) -> bool:
         """Whether all tokens but the anchor are committed."""
         return self.committed == len(self.tokens) - 1 and self.output_count > 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of the prompt are wanted, and have not been told yet."""
+        return self.request.prompt_log_probs is not None and self.output_count == 0
 
     @property
     def anchor(self) -> int:
