@@ -27,9 +27,9 @@ from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
-# Beside the text of a prompt, which JSON may spell in six times as many bytes: names and options.
+# Beside the text of a prompt, of which JSON may make three times as many bytes: names and options.
 _ROOM_BYTES = 256 * 1024
-_ESCAPING = 6
+_ESCAPING = 3
 
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,

@@ -7,16 +7,18 @@ from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.field_checks import check
+from blockdraft_server.field_checks import check, check_count
 from blockdraft_server.merging import MAX_COMPLETIONS, copies
 from blockdraft_server.openai.fields import Fields
 from blockdraft_server.request import check_request
 
 MAX_PROMPTS = 64
 """Most prompts of one request for completions."""
+MAX_PARTS = 4096
+"""Most messages of a conversation, and parts of their contents: each is looked at."""
 
 # Of whom the caller is, and of what the answer does not depend on.
-_IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key", "request_id")
+_IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,9 @@ def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
     given = fields.take("messages")
     if not isinstance(given, list):
         raise invalid_argument("messages", "messages must be a list")
+    contents = (message.get("content") for message in given if isinstance(message, dict))
+    parts = sum(len(content) for content in contents if isinstance(content, list))
+    check_count("messages", len(given) + parts, MAX_PARTS, "messages and parts of them")
     for index, message in enumerate(given):
         one = Fields(message, f"messages[{index}]")
         role = one.text("role") or ""

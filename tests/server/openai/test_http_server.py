@@ -287,6 +287,8 @@ async def test_what_is_wrong_or_not_done_is_named(
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}] * 4097}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}] * 4096}]}, "messages"),
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "hi", "x": 1}]}, "messages[0].x"),
@@ -296,7 +298,7 @@ async def test_what_is_wrong_or_not_done_is_named(
         ),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 async def test_what_is_wrong_with_a_chat_is_named(
     http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
@@ -536,3 +538,11 @@ async def test_thoughts_and_calls_are_told_apart(
     [[streamed]] = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
     assert (streamed["index"], streamed["function"]) == (0, call["function"])
     assert pieces[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(("megabytes", "param"), [(2, "prompt"), (4, "body")])
+async def test_what_is_too_large_is_a_bad_request(
+    http: aiohttp.ClientSession, server: Running, megabytes: int, param: str
+) -> None:
+    status, found = await complete(http, server, prompt="x" * (megabytes << 20))
+    assert (status, found["error"]["param"]) == (400, param)
