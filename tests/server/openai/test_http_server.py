@@ -1,13 +1,16 @@
 """OpenAI's API over HTTP: the same completions as by our own, and nothing ignored."""
 
 import asyncio
+import io
 import json
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 from tests.certificates import Authority
 from tests.fakes.verifier import FakeVerifier, completion
@@ -544,5 +547,29 @@ async def test_thoughts_and_calls_are_told_apart(
 async def test_what_is_too_large_is_a_bad_request(
     http: aiohttp.ClientSession, server: Running, megabytes: int, param: str
 ) -> None:
-    status, found = await complete(http, server, prompt="x" * (megabytes << 20))
-    assert (status, found["error"]["param"]) == (400, param)
+    data = io.BytesIO(json.dumps(body(prompt="x" * (megabytes << 20))).encode())
+    async with http.post(url(server, "/v1/completions"), data=data) as response:
+        found = await response.json()
+    assert (response.status, found["error"]["param"]) == (400, param)
+
+
+async def test_openais_client_reads_calls_of_tools(server: Running, verifier: FakeVerifier) -> None:
+    assert server.app.http_server is not None
+    server.app.http_server.template = ChatTemplate("{# <tool_call> #}{{ tools }}", {})
+    said = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    verifier.script = [*said.encode(), EOS]
+    tool: Any = TOOL
+    async with openai.AsyncOpenAI(base_url=url(server, "/v1"), api_key="none") as client:
+        ask = partial(
+            client.chat.completions.create,
+            model="smollm2-135m",
+            messages=[{"role": "user", "content": "?"}],
+            tools=[tool],
+        )
+        answer: Any = await ask()
+        [call] = answer.choices[0].message.tool_calls
+        stream: Any = await ask(stream=True)
+        deltas = [one.delta async for piece in stream for one in piece.choices]
+    assert (call.function.name, json.loads(call.function.arguments)) == ("f", {"a": 1})
+    [streamed] = [each for delta in deltas for each in delta.tool_calls or ()]
+    assert streamed.function.arguments == call.function.arguments
