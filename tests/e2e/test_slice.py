@@ -27,6 +27,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettin
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
+from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Each starts processes that compile for a slice.
@@ -46,6 +47,13 @@ REQUESTS = (
     GenerationRequest("greedy", (5, 6, 7, 8, 9), max_output_tokens=12),
     GenerationRequest(
         "sampled", (1, 2), sampling=Sampling(temperature=0.8, seed=7), max_output_tokens=12
+    ),
+    # Its biases go to the other hosts too.
+    GenerationRequest(
+        "rules",
+        (5, 6, 7),
+        max_output_tokens=12,
+        rules=LogitsRules(frequency_penalty=1.5, logit_bias={7: 3.0, 9: 2.5}),
     ),
 )
 
@@ -159,6 +167,13 @@ def generate(stub: VerifierServiceStub, request: GenerationRequest) -> tuple[lis
             temperature=request.sampling.temperature, top_p=1.0, seed=request.sampling.seed
         ),
         max_output_tokens=request.max_output_tokens,
+        rules=pb.LogitsRules(
+            repetition_penalty=1.0,
+            frequency_penalty=request.rules.frequency_penalty,
+            logit_bias=request.rules.logit_bias,
+        )
+        if request.rules is not NO_RULES
+        else None,
     )
     tokens: list[int] = []
     drafted = 0

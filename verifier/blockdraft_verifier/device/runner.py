@@ -148,8 +148,8 @@ class ModelRunner:
         self.buckets: tuple[Bucket, ...] = ()
         self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
-        # On the devices already, for the many steps without biases and masks.
-        self._no_limits: dict[Bucket, TokenLimits] = {}
+        # On the devices already, for the many steps without biases and masks; by rows and choices.
+        self._no_limits: dict[tuple[int, int], TokenLimits] = {}
         self._features = NO_FEATURES
         self.max_block = 0
 
@@ -191,8 +191,8 @@ class ModelRunner:
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
         self._no_limits = {
-            bucket: jax.device_put(self._pack_limits((), bucket), self.layout.replicated)
-            for bucket in self.buckets
+            shape: jax.device_put(self._pack_limits((), bucket), self.layout.replicated)
+            for shape, bucket in {(one.rows, one.choices): one for one in self.buckets}.items()
         }
         self._steps = {}
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
@@ -292,7 +292,7 @@ class ModelRunner:
             self._features.projection,
             self._cache,
             inputs,
-            self._no_limits[bucket] if limits is None else limits,
+            self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
         )
         return outputs
 
