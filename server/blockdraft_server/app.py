@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -28,7 +28,6 @@ from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.openai.http_server import HttpServer
 from blockdraft_server.prompts import Tokenizer, longest_token_bytes
 from blockdraft_server.routing.places import Places, Resolve, resolve
 from blockdraft_server.routing.pool import VerifierPool
@@ -37,6 +36,9 @@ from blockdraft_server.traces import Traces
 from blockdraft_server.vllm.service import SERVICE as VLLM_SERVICE
 from blockdraft_server.vllm.service import VllmEngineService
 from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
+
+if TYPE_CHECKING:
+    from blockdraft_server.openai.http_server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -109,13 +111,8 @@ class ServerApp:
             lambda context: self._api_keys.tenant(context.invocation_metadata()).salt,
             TokenizerArchive(settings.target),
         )
-
-        self.http_server = None
-        if settings.openai is not None:
-            messages = self._service.messages
-            self.http_server = HttpServer(
-                settings, settings.openai, messages, self._pool, self._api_keys
-            )
+        address = settings.openai
+        self.http_server = None if address is None else self._make_http_server(address)
         self._closing: asyncio.Task[None] | None = None
 
     def make_server(self) -> grpc.aio.Server:
@@ -203,6 +200,13 @@ class ServerApp:
             "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,
             **self._pool.state(),
         }
+
+    def _make_http_server(self, address: str) -> "HttpServer":
+        # Imported here: aiohttp is large, and many servers do without.
+        from blockdraft_server.openai.http_server import HttpServer
+
+        messages = self._service.messages
+        return HttpServer(self._settings, address, messages, self._pool, self._api_keys)
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run something until the end."""
