@@ -54,9 +54,10 @@ class Row:
     @property
     def scored_tokens(self) -> tuple[int, ...]:
         """Tokens of the prompt that follow its own, whose log probabilities are wanted."""
+        if not self.scored:
+            return ()
         following = self.start + 1
-        tokens = self.sequence.tokens[following : following + len(self.token_ids)]
-        return tuple(tokens) if self.scored else ()
+        return tuple(self.sequence.tokens[following : following + len(self.token_ids)])
 
     @property
     def chooses(self) -> bool:
