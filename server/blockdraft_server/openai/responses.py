@@ -1,5 +1,7 @@
 """From our messages to OpenAI's JSON: whole answers, and the pieces of a stream."""
 
+import abc
+import itertools
 import time
 import uuid
 from collections.abc import Sequence
@@ -25,16 +27,17 @@ class _Choice:
     texts: list[str] = field(default_factory=list)
     log_probs: list[inference_pb2.TokenLogProbs] = field(default_factory=list)
     last: Message = field(default_factory=Message)
+    begun: bool = False
     tokens: int = 0  # of which log probabilities were told, and how long their text is
     length: int = 0
 
 
-class Answer:
-    """The answer to one request, `count` completions of each of its prompts; see `Chat`, `Text`."""
+class Answer(abc.ABC):
+    """The answer to one request, `count` completions of each of its prompts."""
 
-    kind = ""
-    kind_of_piece = ""
-    prefix = ""
+    kind: str
+    kind_of_piece: str
+    prefix: str
 
     def __init__(self, model: str, prompts: int, count: int, wants_log_probs: bool) -> None:
         """Begin an answer."""
@@ -51,15 +54,14 @@ class Answer:
     def piece(self, index: int, message: Message) -> Json:
         """Return what a stream says of a message of completion number `index`."""
         choice = self._choices[index]
-        first = not choice.length and not choice.texts
-        said = self._said(index, message, first=first)
+        said = self._said(index, message, first=not choice.begun)
+        choice.begun = True
         found: Json = {
             "index": index,
             "finish_reason": self._reason(index, message),
             "logprobs": self._log_probs(choice, message.log_probs),
             **said,
         }
-        choice.texts = [""]  # It has begun; what was told is not kept.
         return {**self._head, "object": self.kind_of_piece, "choices": [found]}
 
     def keep(self, index: int, message: Message) -> None:
@@ -67,7 +69,7 @@ class Answer:
         choice = self._choices[index]
         choice.texts.append(message.text)
         choice.log_probs.extend(message.log_probs)
-        choice.last = message
+        choice.last, choice.begun = message, True
 
     def whole(self) -> Json:
         """Return the whole answer."""
@@ -112,16 +114,19 @@ class Answer:
             self._usage[index] = message.usage
         return _FINISH_REASONS.get(message.finish_reason)
 
+    @abc.abstractmethod
     def _said(self, index: int, message: Message, *, first: bool) -> Json:
-        raise NotImplementedError
+        """Return the field of a piece that holds what a message says."""
 
+    @abc.abstractmethod
     def _whole(self, index: int, text: str) -> Json:
-        raise NotImplementedError
+        """Return the field of a choice that holds all that was said."""
 
+    @abc.abstractmethod
     def _log_probs(
         self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
     ) -> Json | None:
-        raise NotImplementedError
+        """Return the log probabilities of tokens; None if they were not asked for."""
 
 
 class ChatAnswer(Answer):
@@ -195,7 +200,6 @@ class TextAnswer(Answer):
         """
         super().__init__(*arguments)
         self._echoed = echoed
-        self._begun: set[int] = set()
 
     def piece(self, index: int, message: Message) -> Json:
         """Return a piece; the first one begins with the prompt if it is echoed."""
@@ -206,9 +210,8 @@ class TextAnswer(Answer):
         super().keep(index, self._with_prompt(index, message))
 
     def _with_prompt(self, index: int, message: Message) -> Message:
-        if not self._echoed or index in self._begun:
+        if not self._echoed or self._choices[index].begun:
             return message
-        self._begun.add(index)
         entries = list(message.prompt_log_probs)
         text = self._echoed[index // self._count]
         if text is None:
@@ -236,9 +239,8 @@ class TextAnswer(Answer):
         unknown = 1 if self._echoed and not choice.tokens else 0
         names = [_shown(token.chosen) for token in tokens]
         ranked = [{_shown(one): one.log_prob for one in token.alternatives} for token in tokens]
-        offsets = [choice.length + sum(map(len, names[:index])) for index in range(len(names))]
+        *offsets, choice.length = itertools.accumulate(map(len, names), initial=choice.length)
         choice.tokens += len(names)
-        choice.length += sum(map(len, names))
         return {
             "tokens": names,
             "token_logprobs": [None] * unknown + [one.chosen.log_prob for one in tokens[unknown:]],
