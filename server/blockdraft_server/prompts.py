@@ -166,3 +166,6 @@ def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
             except ValueError as error:
                 # A chat template may refuse a conversation, say for the order of its roles.
                 raise invalid_argument("prompt.conversation", str(error)) from error
+            except RecursionError as error:
+                message = "tools, calls or template arguments are nested too deeply"
+                raise invalid_argument("prompt.conversation", message) from error

@@ -208,6 +208,8 @@ class HttpServer:
             try:
                 self._keys.tenant(caller.invocation_metadata())
                 return await handler(request, caller)
+            except RecursionError:
+                return _refusal(invalid_argument("body", "the body is nested too deeply"))
             except Exception as error:
                 return _refusal(error)
 

@@ -1,0 +1,152 @@
+"""What is not done, or wrong, is refused by name; nothing is ignored."""
+
+import io
+import json
+import re
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.server.openai.asking import PROMPT, body, chat, complete, url
+from tests.server.support import Running
+
+from blockdraft_models.tokenizer.chat_template import ChatTemplate
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"unknown": 1}, "unknown"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"stream_options": {"other": True}}, "stream_options.other"),
+        ({"service_tier": "scale"}, "service_tier"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "8"}, "max_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"seed": 1.5}, "seed"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"logit_bias": {"7": 101}}, "logit_bias[7]"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"stop": 1}, "stop"),
+        ({"stop_token_ids": [True]}, "stop_token_ids"),
+        ({"logprobs": 21}, "top_logprobs"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": [300]}, "prompt[0]"),
+        ({"prompt": ["a"] * 65}, "prompt"),
+        ({"prompt": [1] * 64}, "prompt"),
+    ],
+    ids=str,
+)
+async def test_what_is_wrong_or_not_done_is_named(
+    http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
+) -> None:
+    status, found = await complete(http, server, **fields)
+    error = found["error"]
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert "sampling." not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}] * 4097}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}] * 4096}]}, "messages"),
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "hi", "x": 1}]}, "messages[0].x"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+    ],
+    ids=lambda value: str(value)[:80],
+)
+async def test_what_is_wrong_with_a_chat_is_named(
+    http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
+) -> None:
+    status, found = await chat(http, server, **fields)
+    assert (status, found["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("data", ["", "{", "[1]", "null", '{"prompt": ' + "[" * 99999])
+async def test_a_body_that_is_no_object(
+    http: aiohttp.ClientSession, server: Running, data: str
+) -> None:
+    async with http.post(url(server, "/v1/completions"), data=data) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "body"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "other"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "x", "strict": True}}]},
+            "tools[0].function.strict",
+        ),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "["}}]}]},
+            "messages[0].tool_calls[0].arguments",
+        ),
+    ],
+    ids=str,
+)
+async def test_what_is_wrong_with_tools_is_named(
+    http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
+) -> None:
+    status, found = await chat(http, server, **fields)
+    assert (status, found["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(("megabytes", "param"), [(2, "prompt"), (4, "body")])
+async def test_what_is_too_large_is_a_bad_request(
+    http: aiohttp.ClientSession, server: Running, megabytes: int, param: str
+) -> None:
+    data = io.BytesIO(json.dumps(body(prompt="x" * (megabytes << 20))).encode())
+    async with http.post(url(server, "/v1/completions"), data=data) as response:
+        found = await response.json()
+    assert (response.status, found["error"]["param"]) == (400, param)
+
+
+async def test_what_is_nested_too_deeply_is_a_bad_request(
+    http: aiohttp.ClientSession,
+    server: Running,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = ChatTemplate("{{ messages[0].content }}{{ tools }}", {})
+
+    def encode_chat(messages: Any, *, tools: Any, arguments: Any) -> list[int]:
+        template.render(messages, re.compile("(?!)"), add_generation_prompt=True, tools=tools)
+        return PROMPT
+
+    monkeypatch.setattr(server.app._service._tokenizer, "encode_chat", encode_chat)
+    # What gives up first, JSON, the search for control tokens or the template, depends on it.
+    for depth in (100, *range(300, 1000, 5), 5000):
+        nested = "[" * depth + "]" * depth
+        tool = f'{{"type": "function", "function": {{"name": "f", "x": {nested}}}}}'
+        data = f'{{"messages": [{{"role": "user", "content": "hi"}}], "tools": [{tool}]}}'
+        async with http.post(url(server, "/v1/chat/completions"), data=data) as response:
+            assert response.status == (200 if depth == 100 else 400), depth
