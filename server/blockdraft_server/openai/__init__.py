@@ -2,5 +2,5 @@
 
 * `http_server`: HTTP, keys, TLS, errors
 * `fields`, `requests`: from JSON to our requests
-* `responses`: from our messages to JSON
+* `responses`, `output_parser`: from our messages to JSON
 """
