@@ -103,8 +103,12 @@ def _chat_message(item: object) -> inference_pb2.ChatMessage:
             'a message has the keys "role" and "content", and may have "tool_calls", '
             f'"tool_call_id" and "reasoning_content"; got {list(item)}'
         )
-    calls = [
-        inference_pb2.ToolCall(id=call.get("id"), **call["function"])
-        for call in item.get("tool_calls") or ()
-    ]
+    try:
+        calls = [
+            inference_pb2.ToolCall(id=call.get("id"), **call["function"])
+            for call in item.get("tool_calls") or ()
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        message = 'a tool call has an "id", and a "function" with its "name" and "arguments"'
+        raise ValueError(message) from error
     return inference_pb2.ChatMessage(**{**item, "tool_calls": calls})

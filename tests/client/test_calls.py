@@ -89,7 +89,14 @@ async def test_a_prompt_has_three_forms(
 
 @pytest.mark.parametrize(
     ("prompt", "error"),
-    [([1.5], TypeError), ([1, "a"], TypeError), ([{"role": "user"}], ValueError)],
+    [
+        ([1.5], TypeError),
+        ([1, "a"], TypeError),
+        ([{"role": "user"}], ValueError),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}], ValueError),
+        ([{"role": "assistant", "content": "", "tool_calls": ["c"]}], ValueError),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"function": 1}]}], ValueError),
+    ],
 )
 async def test_a_wrong_prompt_is_not_sent(
     api: Api, service: FakeInference, prompt: Any, error: type[Exception]
