@@ -698,6 +698,7 @@ class SamplingOptions(_message.Message):
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Randomness; 0 picks the likeliest token. Finite and >= 0. Unset means 0."""
     top_k: _builtins.int
@@ -756,6 +757,10 @@ class SamplingOptions(_message.Message):
         after a space. At most 64, none empty, each of at most 1024 bytes.
         """
 
+    @_builtins.property
+    def constraint(self) -> Global___OutputConstraint:
+        """What the completion must look like; unset means anything."""
+
     def __init__(
         self,
         *,
@@ -777,10 +782,11 @@ class SamplingOptions(_message.Message):
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
         min_tokens: _builtins.int = ...,
         prompt_log_probs: _builtins.int | None = ...,
+        constraint: Global___OutputConstraint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "log_probs", b"log_probs", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "constraint", b"constraint", "log_probs", b"log_probs", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "log_probs", b"log_probs", "logit_bias", b"logit_bias", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_sequences", b"stop_sequences", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_output_tokens", b"_max_output_tokens", "_min_p", b"_min_p", "_prompt_log_probs", b"_prompt_log_probs", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "constraint", b"constraint", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "log_probs", b"log_probs", "logit_bias", b"logit_bias", "max_output_tokens", b"max_output_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "prompt_log_probs", b"prompt_log_probs", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_sequences", b"stop_sequences", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -820,6 +826,183 @@ class SamplingOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_p) -> _WhichOneofReturnType__top_p | None: ...
 
 Global___SamplingOptions: _TypeAlias = SamplingOptions  # noqa: Y015
+
+@_typing.final
+class OutputConstraint(_message.Message):
+    """Restricts a completion to a language. Tokens that would leave it cannot be chosen, and the
+    completion ends with FINISH_REASON_STOP where nothing can follow, or where it may end and the
+    model ends it. A completion that reaches max_output_tokens or a stop sequence before may be cut.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    JSON_OBJECT_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    STRUCTURAL_TAGS_FIELD_NUMBER: _builtins.int
+    FREE_TEXT_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """JSON that is valid under this JSON Schema, with ", " and ": " between its parts and no other
+    white space; the schema's "x-guidance" may say otherwise.
+    """
+    json_object: _builtins.bool
+    """Any JSON object. Must be true."""
+    regex: _builtins.str
+    """Text that matches as a whole, in the syntax of Rust's regex crate."""
+    grammar: _builtins.str
+    """A grammar in the Lark format of llguidance."""
+    @_builtins.property
+    def choice(self) -> Global___Choices:
+        """One of some texts."""
+
+    @_builtins.property
+    def structural_tags(self) -> Global___StructuralTags:
+        """Text with parts of another form in it, such as calls of tools."""
+
+    @_builtins.property
+    def free_text(self) -> Global___FreeText:
+        """What may come before, such as the model's thoughts; unset if nothing may."""
+
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        json_object: _builtins.bool = ...,
+        regex: _builtins.str = ...,
+        choice: Global___Choices | None = ...,
+        grammar: _builtins.str = ...,
+        structural_tags: Global___StructuralTags | None = ...,
+        free_text: Global___FreeText | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "free_text", b"free_text", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "structural_tags", b"structural_tags"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "free_text", b"free_text", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "structural_tags", b"structural_tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tags"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___OutputConstraint: _TypeAlias = OutputConstraint  # noqa: Y015
+
+@_typing.final
+class Choices(_message.Message):
+    """Holds the texts of which one is chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts; at least one."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Choices: _TypeAlias = Choices  # noqa: Y015
+
+@_typing.final
+class FreeText(_message.Message):
+    """Describes text that is not restricted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.str
+    """What begins it; without it at its beginning, a completion has no such text. Empty if the prompt
+    has begun it.
+    """
+    end: _builtins.str
+    """What ends it, the first time it occurs. Required."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.str = ...,
+        end: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeText: _TypeAlias = FreeText  # noqa: Y015
+
+@_typing.final
+class StructuralTags(_message.Message):
+    """Describes text in which triggers begin restricted parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAGS_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    SINGLE_FIELD_NUMBER: _builtins.int
+    required: _builtins.bool
+    """Whether the completion must consist of such parts alone, at least one, a line each."""
+    single: _builtins.bool
+    """Whether there may be one such part at most."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___StructuralTag]:
+        """The parts; at least one."""
+
+    def __init__(
+        self,
+        *,
+        tags: _abc.Iterable[Global___StructuralTag] | None = ...,
+        required: _builtins.bool = ...,
+        single: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["required", b"required", "single", b"single", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StructuralTags: _TypeAlias = StructuralTags  # noqa: Y015
+
+@_typing.final
+class StructuralTag(_message.Message):
+    """Describes one restricted part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRIGGER_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    trigger: _builtins.str
+    """What begins it in free text; `begin` starts with it. Empty stands for the whole of `begin`."""
+    begin: _builtins.str
+    """The text before the JSON. Required."""
+    json_schema: _builtins.str
+    """JSON Schema of what follows `begin`."""
+    end: _builtins.str
+    """The text after the JSON."""
+    def __init__(
+        self,
+        *,
+        trigger: _builtins.str = ...,
+        begin: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
+        end: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "json_schema", b"json_schema", "trigger", b"trigger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StructuralTag: _TypeAlias = StructuralTag  # noqa: Y015
 
 @_typing.final
 class SpeculationOptions(_message.Message):
@@ -939,12 +1122,13 @@ class Usage(_message.Message):
     STEP_TIMES_FIELD_NUMBER: _builtins.int
     PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    FORCED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
     """Tokens generated, the stopping one included."""
     drafted_tokens: _builtins.int
-    """Tokens drafted, by the drafter and by prompt lookup."""
+    """Tokens drafted, by the drafter, by prompt lookup and by the constraint."""
     accepted_tokens: _builtins.int
     """Drafted tokens that were correct."""
     verification_steps: _builtins.int
@@ -955,6 +1139,8 @@ class Usage(_message.Message):
     """How many of drafted_tokens were found by prompt lookup."""
     prompt_lookup_accepted_tokens: _builtins.int
     """How many of accepted_tokens were found by prompt lookup."""
+    forced_tokens: _builtins.int
+    """How many of accepted_tokens were the only ones that the constraint left; none of these is wrong."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How often each position of the draft was drafted, first position first."""
@@ -996,10 +1182,11 @@ class Usage(_message.Message):
         step_times: Global___StepTimes | None = ...,
         prompt_lookup_drafted_tokens: _builtins.int = ...,
         prompt_lookup_accepted_tokens: _builtins.int = ...,
+        forced_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "step_times", b"step_times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

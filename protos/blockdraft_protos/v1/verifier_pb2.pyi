@@ -102,6 +102,7 @@ class SequenceRequest(_message.Message):
     RECORDABLE_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
     PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     max_output_tokens: _builtins.int
@@ -130,6 +131,8 @@ class SequenceRequest(_message.Message):
     """Number of alternatives to report for each token of the prompt, 0 to 20; unset means no log
     probabilities of the prompt. Ignored once there are emitted tokens, before which they are told.
     """
+    grammar: _builtins.str
+    """Grammar of the output, emitted_token_ids included, in the JSON format of llguidance; empty for none."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; at least one id."""
@@ -170,10 +173,11 @@ class SequenceRequest(_message.Message):
         recordable: _builtins.bool = ...,
         rules: Global___LogitsRules | None = ...,
         prompt_log_probs: _builtins.int | None = ...,
+        grammar: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "prompt_log_probs", b"prompt_log_probs", "rules", b"rules", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_log_probs", b"prompt_log_probs", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "grammar", b"grammar", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_log_probs", b"prompt_log_probs", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
     _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
@@ -495,12 +499,13 @@ class TokenUsage(_message.Message):
     HOST_TIME_FIELD_NUMBER: _builtins.int
     PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    FORCED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
     """Tokens generated, without those of earlier attempts."""
     drafted_tokens: _builtins.int
-    """Tokens drafted, by the drafter and by prompt lookup."""
+    """Tokens drafted, by the drafter, by prompt lookup and by the constraint."""
     accepted_tokens: _builtins.int
     """Drafted tokens that were correct."""
     verification_steps: _builtins.int
@@ -511,6 +516,8 @@ class TokenUsage(_message.Message):
     """How many of drafted_tokens were found by prompt lookup."""
     prompt_lookup_accepted_tokens: _builtins.int
     """How many of accepted_tokens were found by prompt lookup."""
+    forced_tokens: _builtins.int
+    """How many of accepted_tokens were the only ones that the grammar left."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How often each position of the draft was drafted, first position first."""
@@ -567,10 +574,11 @@ class TokenUsage(_message.Message):
         host_time: _duration_pb2.Duration | None = ...,
         prompt_lookup_drafted_tokens: _builtins.int = ...,
         prompt_lookup_accepted_tokens: _builtins.int = ...,
+        forced_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "draft_time", b"draft_time", "host_time", b"host_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "transport_time", b"transport_time", "verify_time", b"verify_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "draft_time", b"draft_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "host_time", b"host_time", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "transport_time", b"transport_time", "verification_steps", b"verification_steps", "verify_time", b"verify_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "draft_time", b"draft_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "host_time", b"host_time", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "transport_time", b"transport_time", "verification_steps", b"verification_steps", "verify_time", b"verify_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
