@@ -165,8 +165,7 @@ class GreedyStep(TargetStep):
             # It is made on the host, whose arrays nothing traced can index.
             sampling=jax.tree.map(jnp.asarray, pack_sampling((), inputs.draft_count.shape[0])),
             log_probs_wanted=jnp.zeros(1, jnp.bool_),
-            limits_wanted=jnp.zeros(1, jnp.bool_),
-            penalties_wanted=jnp.zeros(1, jnp.bool_),
+            rules_wanted=jnp.zeros(3, jnp.bool_),
         )
         # Not `super()`: a dataclass with slots is not the class that its methods saw.
         return TargetStep._run(self, weights, projection, cache, greedy, limits)

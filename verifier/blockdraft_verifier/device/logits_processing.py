@@ -28,24 +28,24 @@ def process_logits(
 
     What a row does not ask for leaves its logits as they are, to the bit.
     """
-    logits = _limit(logits, inputs, limits)
-    processed: Float[Array, "choices vocab"] = jax.lax.cond(
-        inputs.penalties_wanted[0],
-        lambda: _penalize(logits, inputs, page_tokens, max_drafts),
+    biases_wanted, _, penalties_wanted = inputs.rules_wanted
+    # Scattering takes longer than all else.
+    biased = jax.lax.cond(
+        biases_wanted,
+        lambda: logits + _biases(limits, logits.shape[-1])[inputs.choice_row],
         lambda: logits,
+    )
+    masked = jnp.where(_bits(limits.allowed, logits.shape[-1]), biased, -jnp.inf)
+    processed: Float[Array, "choices vocab"] = jax.lax.cond(
+        penalties_wanted, lambda: _penalize(masked, inputs, page_tokens, max_drafts), lambda: masked
     )
     return processed
 
 
-def _limit(
-    logits: Float[Array, "choices vocab"], inputs: StepInputs, limits: TokenLimits
-) -> Float[Array, "choices vocab"]:
-    vocab_size = logits.shape[-1]
+def _biases(limits: TokenLimits, vocab_size: int) -> Float[Array, "rows vocab"]:
     every_row = jnp.arange(limits.bias.shape[0], dtype=jnp.int32)[:, None]
     bias = jnp.zeros((limits.bias.shape[0], vocab_size), jnp.float32)
-    bias = bias.at[every_row, limits.bias_ids].add(limits.bias, mode="drop")
-    logits = logits + bias[inputs.choice_row]
-    return jnp.where(_bits(limits.allowed, vocab_size), logits, -jnp.inf)
+    return bias.at[every_row, limits.bias_ids].add(limits.bias, mode="drop")
 
 
 def _penalize(

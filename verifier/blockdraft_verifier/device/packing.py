@@ -39,8 +39,7 @@ class StepInputs(NamedTuple):
     # The token of each choice whose log probability is wanted; -1 for the chosen one.
     scored_token: Int[Array, " choices"]
     penalties: Penalties  # penalties of each row
-    limits_wanted: Bool[Array, "1"]  # whether any row has biases or masks
-    penalties_wanted: Bool[Array, "1"]  # whether any row has penalties
+    rules_wanted: Bool[Array, "3"]  # whether any row has biases, masks, penalties
 
 
 def pack(
@@ -81,8 +80,13 @@ def pack(
     requests = [row.sequence.request for row in rows]
     wanted = any(row.scored for row in rows) or any(r.log_probs is not None for r in requests)
     log_probs_wanted: Any = np.array([wanted])
-    limits_wanted: Any = np.array([any(row.limits_tokens for row in rows)])
-    penalties_wanted: Any = np.array([any(each.rules.penalizes for each in requests)])
+    rules_wanted: Any = np.array(
+        [
+            any(each.rules.logit_bias for each in requests),
+            any(row.masks_tokens for row in rows),
+            any(each.rules.penalizes for each in requests),
+        ]
+    )
     return StepInputs(
         token_ids,
         positions,
@@ -95,8 +99,7 @@ def pack(
         log_probs_wanted,
         scored_token,
         _pack_penalties(rows, bucket.rows),
-        limits_wanted,
-        penalties_wanted,
+        rules_wanted,
     )
 
 

@@ -230,9 +230,10 @@ class ModelRunner:
 
     def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
         """Run one step over `rows` in a shape that need not be the smallest that holds them."""
-        limited = any(row.limits_tokens for row in rows)
-        limits = self._limits.pack(rows, bucket) if limited else None
-        return self._execute(bucket, self._pack(rows, bucket), limits)
+        inputs = self._pack(rows, bucket)
+        biases, masks, _ = inputs.rules_wanted
+        limits = self._limits.pack(rows, bucket) if biases or masks else None
+        return self._execute(bucket, inputs, limits)
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         """Return the keys and values in some pages, layer by layer; for the self-test.

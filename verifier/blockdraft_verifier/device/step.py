@@ -78,7 +78,7 @@ def run_step(
     )
     # Few requests have rules, and to apply them takes longer than to choose.
     choices = jax.lax.cond(
-        inputs.limits_wanted[0] | inputs.penalties_wanted[0],
+        inputs.rules_wanted.any(),
         lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
         lambda: choose(logits),
     )

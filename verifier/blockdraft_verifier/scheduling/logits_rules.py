@@ -61,11 +61,6 @@ class LogitsRules:
     masks: TokenMasks | None = None
 
     @property
-    def limits_tokens(self) -> bool:
-        """Whether there are biases or masks."""
-        return bool(self.logit_bias) or self.masks is not None
-
-    @property
     def penalizes(self) -> bool:
         """Whether there is a penalty."""
         penalties = self.repetition_penalty, self.frequency_penalty, self.presence_penalty

@@ -56,10 +56,9 @@ class Row:
         return self.token_ids[self.known_count :]
 
     @property
-    def limits_tokens(self) -> bool:
-        """Whether some tokens may not be chosen after it, or have a bias."""
-        sequence = self.sequence
-        return sequence.grammar is not None or sequence.request.rules.limits_tokens
+    def masks_tokens(self) -> bool:
+        """Whether some tokens may not be chosen."""
+        return self.sequence.grammar is not None or self.sequence.request.rules.masks is not None
 
     @property
     def sources(self) -> list[DraftSource]:
