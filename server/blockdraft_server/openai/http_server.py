@@ -17,6 +17,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.merging import merged
 from blockdraft_server.openai.output_parser import OutputFormat
@@ -27,7 +28,8 @@ from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
-# Beside the text of a prompt, of which JSON may make three times as many bytes: names and options.
+# Beside the text of a prompt and a constraint, of which JSON may make three times as many bytes:
+# names and options.
 _ROOM_BYTES = 256 * 1024
 _ESCAPING = 3
 
@@ -99,7 +101,8 @@ class HttpServer:
         self._pool = pool
         self._keys = keys
         self._tls = None if settings.tls is None else _tls(settings.tls)
-        most = _ESCAPING * settings.limits.max_prompt_bytes + _ROOM_BYTES
+        texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
+        most = _ESCAPING * texts + _ROOM_BYTES
         application = web.Application(client_max_size=most)
         application.add_routes(
             [
