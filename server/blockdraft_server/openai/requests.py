@@ -8,8 +8,8 @@ from typing import Any
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.field_checks import check, check_count
+from blockdraft_server.json_fields import Fields
 from blockdraft_server.merging import MAX_COMPLETIONS, copies
-from blockdraft_server.openai.fields import Fields
 from blockdraft_server.request import check_request
 
 MAX_PROMPTS = 64

@@ -1,5 +1,6 @@
 """The fields of a JSON object: each is read with its type, and one that nobody reads is refused."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -63,6 +64,16 @@ class Fields:
             raise self._wrong(name, "a string or a list of strings")
         return value
 
+    def inner(self, name: str) -> "Fields":
+        """Return the fields of an object, of which one that is unset has none."""
+        value = self.take(name)
+        return Fields({} if value is None else value, self.named(name))
+
+    def objects(self, name: str) -> "list[Fields]":
+        """Return the fields of each object of a list."""
+        values = self._typed(name, list, "a list") or []
+        return [Fields(value, f"{self.named(name)}[{at}]") for at, value in enumerate(values)]
+
     def only(self, name: str, *meanings: object) -> None:
         """Refuse a field unless it has one of these values, which ask for nothing."""
         value = self.take(name)
@@ -86,6 +97,16 @@ class Fields:
 
     def _wrong(self, name: str, expected: str) -> ServiceError:
         return invalid_argument(self.named(name), f"{self.named(name)} must be {expected}")
+
+
+def json_value(given: object, path: str) -> object:
+    """Return what is at `path` of a request, or what it is the text of in JSON."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise invalid_argument(path, f"{path} is not valid JSON: {error}") from None
 
 
 def _is_integer(value: object, bits: int) -> bool:
