@@ -86,7 +86,7 @@ class Tokenizer:
         """Render and encode a conversation; only the template can write control tokens.
 
         The generation prompt opens the assistant's turn. Tools and further arguments are for the
-        template, which has to take them.
+        template; see `ChatTemplate.render`.
         """
         if self.template is None:
             raise TokenizerError("the model has no chat template; send plain text instead")

@@ -99,7 +99,7 @@ def test_a_template_gets_tools_and_arguments_and_only_those_it_knows() -> None:
             chat.render(question, NOTHING, add_generation_prompt=True, arguments={name: 1})
     plain = ChatTemplate("{{ messages[0].content }}", {})
     with pytest.raises(ValueError, match="does not take tools"):
-        plain.render(question, NOTHING, add_generation_prompt=True, tools=[{"x": 1}])
+        plain.render(question, NOTHING, add_generation_prompt=True, arguments={"tools": []})
 
 
 def test_control_tokens_are_disarmed_wherever_they_are() -> None:
