@@ -22,6 +22,10 @@ class Fields:
         """Return the path of a field."""
         return f"{self._path}.{name}" if self._path else name
 
+    def all(self) -> dict[str, Any]:
+        """Return the fields that were not read yet, unread."""
+        return dict(self._values)
+
     def take(self, name: str) -> Any:
         """Return a field of any type, None if it is unset."""
         return self._values.pop(name, None)
@@ -31,9 +35,10 @@ class Fields:
         text: str | None = self._typed(name, str, "a string")
         return text
 
-    def flag(self, name: str) -> bool:
-        """Return true or false, which is also what unset means."""
-        return bool(self._typed(name, bool, "true or false"))
+    def flag(self, name: str, *, unset: bool = False) -> bool:
+        """Return true or false."""
+        value = self._typed(name, bool, "true or false")
+        return unset if value is None else bool(value)
 
     def number(self, name: str) -> float | None:
         """Return a number."""

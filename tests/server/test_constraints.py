@@ -18,6 +18,9 @@ from blockdraft_server.constraints import (
     check_constraint,
     grammar_of,
 )
+from blockdraft_server.json_fields import Fields
+from blockdraft_server.openai.output_parser import OutputFormat, OutputParser
+from blockdraft_server.openai.tools import asked_tools
 
 pytestmark = pytest.mark.smollm2
 
@@ -293,6 +296,22 @@ def test_control_tokens_are_tokens_and_no_text(vocabulary: Vocabulary) -> None:
         assert takes(tagged, "a <repo_name>", begin, "x[1]", end, "b", begin, "x2", end) is True
         for wrong in ([end], [begin, "y"], [begin, "x3<file_sep>"]):
             assert takes(tagged, *wrong) is None
+
+
+def test_calls_of_tools_are_those_that_are_parsed(vocabulary: Vocabulary) -> None:
+    function = {"name": 'a "quoted" tool', "parameters": json.loads(COUNT), "strict": True}
+    tools = asked_tools(Fields({"tools": [{"type": "function", "function": function}]}))
+    assert tools.tags is not None
+    asked = grammar(structural_tags=tools.tags)
+    said = 'Hm.\n<tool_call>\n{"name": "a \\"quoted\\" tool", "arguments": {"n": -3}}\n</tool_call>'
+    assert vocabulary.takes(asked, said) is True
+    assert vocabulary.takes(asked, said.replace("-3", '"x"')) is None
+    parser = OutputParser(OutputFormat(tool_calls=True))
+    content, call = parser.push(said, last=True)
+    assert (content.text, call.call) == (
+        "Hm.\n",
+        {"name": function["name"], "arguments": '{"n": -3}'},
+    )
 
 
 def test_as_many_tags_and_choices_as_may_be(vocabulary: Vocabulary) -> None:

@@ -23,6 +23,7 @@ from blockdraft_server.merging import merged
 from blockdraft_server.openai.output_parser import OutputFormat
 from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
+from blockdraft_server.openai.structured_outputs import naming
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
 
@@ -151,9 +152,15 @@ class HttpServer:
     async def _chat(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
         asked = chat_request(await _body(request))
         found = OutputFormat.of(self.template, asked.template_arguments)
-        # Without tools there are no calls: a tag is text then.
-        found = replace(found, tool_calls=found.tool_calls and asked.tools)
-        return await self._complete(request, caller, asked, partial(ChatAnswer, format=found))
+        tools, free_text = asked.tools, found.free_text
+        # Without tools there are no calls: a tag is text then. Demanded calls have our form.
+        calls = bool(tools.texts) and (found.tool_calls or tools.tags is not None)
+        found = replace(found, tool_calls=calls)
+        if asked.form is not None and free_text is not None:
+            for one in asked.requests:
+                one.sampling.constraint.free_text.CopyFrom(free_text)
+        answer = partial(ChatAnswer, format=found, named=tools.named)
+        return await self._complete(request, caller, asked, answer)
 
     async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
         asked = completion_request(await _body(request))
@@ -170,12 +177,13 @@ class HttpServer:
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
         answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
         completions = [self._completion(one, caller) for one in asked.requests]
-        async with contextlib.aclosing(merged(completions)) as messages:
-            if asked.stream:
-                return await _stream(request, messages, answer, asked.usage)
-            async for index, message in messages:
-                if message is not None:
-                    answer.keep(index, message)
+        with naming(asked.form):
+            async with contextlib.aclosing(merged(completions)) as messages:
+                if asked.stream:
+                    return await _stream(request, messages, answer, asked.usage)
+                async for index, message in messages:
+                    if message is not None:
+                        answer.keep(index, message)
         return web.json_response(answer.whole())
 
     async def _models(self, request: web.Request, caller: HttpCaller) -> web.Response:
@@ -211,6 +219,8 @@ class HttpServer:
             try:
                 self._keys.tenant(caller.invocation_metadata())
                 return await handler(request, caller)
+            except UnicodeEncodeError:
+                return _refusal(invalid_argument("body", "the body has text that is no Unicode"))
             except RecursionError:
                 return _refusal(invalid_argument("body", "the body is nested too deeply"))
             except Exception as error:

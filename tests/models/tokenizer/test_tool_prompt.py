@@ -33,7 +33,7 @@ def test_tools_are_told_of_in_the_system_message() -> None:
 
 
 def test_calls_and_their_answers_are_text() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         QUESTION,
         {"role": "assistant", "content": "", "tool_calls": [call(where="Köln"), call()]},
         {"role": "tool", "content": "yes", "tool_call_id": "c1"},

@@ -81,9 +81,14 @@ def test_the_template_tells_how_a_model_writes() -> None:
     assert OutputFormat.of(closed) == OutputFormat(reasoning=True, tool_calls=True)
     opened = template("<think>\n{# until </think> #}{% if quick %}</think>{% endif %}")
     assert OutputFormat.of(opened) == OutputFormat(reasoning=True, begins_reasoning=True)
-    assert OutputFormat.of(opened, {"quick": True}) == OutputFormat(reasoning=True)
-    refusing = SimpleNamespace(source="<think></think>", render=lambda *a, **k: int("x"))
+    ended = OutputFormat(reasoning=True, ends_reasoning=True)
+    assert OutputFormat.of(opened, {"quick": True}) == ended
+    refusing = SimpleNamespace(
+        source="<think></think>", variables={"tools"}, render=lambda *a, **k: int("x")
+    )
     assert OutputFormat.of(refusing) == OutputFormat(reasoning=True)
+    # What knows of no tools calls them as we told it to.
+    assert OutputFormat.of(ChatTemplate("", {})) == OutputFormat(tool_calls=True)
 
 
 NOTHING = re.compile("(?!)")
