@@ -32,8 +32,9 @@ from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
 from blockdraft_verifier.device.cache import CacheLayout, PagedCache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.packing import StepInputs, TokenLimits
+from blockdraft_verifier.device.packing import StepInputs
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
+from blockdraft_verifier.device.token_limits import TokenLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ class GreedyStep(TargetStep):
             # It is made on the host, whose arrays nothing traced can index.
             sampling=jax.tree.map(jnp.asarray, pack_sampling((), inputs.draft_count.shape[0])),
             log_probs_wanted=jnp.zeros(1, jnp.bool_),
-            rules_wanted=jnp.zeros(1, jnp.bool_),
+            limits_wanted=jnp.zeros(1, jnp.bool_),
+            penalties_wanted=jnp.zeros(1, jnp.bool_),
         )
         # Not `super()`: a dataclass with slots is not the class that its methods saw.
         return TargetStep._run(self, weights, projection, cache, greedy, limits)

@@ -5,11 +5,11 @@
     with Client("localhost") as client:
         print(client.generate("Once upon a time", max_tokens=32).text)
 
-Read `params` (the options of a request), `results` and `usage` (the response) and `errors`; then
-`client` and `stream`, and the same for asyncio in `aio`: they only call and wait. Both use `base`,
-`requests` (values as messages) and `error_mapping` (a failed call as an exception). `cli/` is the
-command. Nothing here imports the packages that serve, nor numpy or JAX: the client is installed
-without them.
+Read `params` and `constraints` (the options of a request), `results` and `usage` (the response)
+and `errors`; then `client` and `stream`, and the same for asyncio in `aio`: they only call and
+wait. Both use `base`, `requests` (values as messages), `parsing` (texts as values) and
+`error_mapping` (a failed call as an exception). `cli/` is the command. Nothing here imports the
+packages that serve, nor numpy or JAX: the client is installed without them.
 """
 
 import importlib
@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from blockdraft_client.aio import AsyncClient, AsyncStream
     from blockdraft_client.client import Client
+    from blockdraft_client.constraints import (
+        FreeText,
+        OutputConstraint,
+        StructuralTag,
+        StructuralTags,
+    )
     from blockdraft_client.errors import (
         ApiError,
         AuthenticationError,
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
         ConnectionFailedError,
         DeadlineExceededError,
         InternalServerError,
+        InvalidOutputError,
         InvalidRequestError,
         NotFoundError,
         OverloadedError,
@@ -76,12 +83,15 @@ __all__ = [
     "DrafterInfo",
     "ExactnessInfo",
     "FinishReason",
+    "FreeText",
     "HealthStatus",
     "InternalServerError",
+    "InvalidOutputError",
     "InvalidRequestError",
     "KeepAliveConfig",
     "ModelInfo",
     "NotFoundError",
+    "OutputConstraint",
     "OverloadedError",
     "PartialCompletion",
     "PermissionDeniedError",
@@ -92,6 +102,8 @@ __all__ = [
     "SpeculationParams",
     "StepSeconds",
     "Stream",
+    "StructuralTag",
+    "StructuralTags",
     "TLSConfig",
     "TokenLogProb",
     "TokenLogProbs",
@@ -101,7 +113,7 @@ __all__ = [
 ]
 
 # Where the names of `__all__` are defined.
-_MODULES = ("client", "aio", "errors", "params", "results", "usage")
+_MODULES = ("client", "aio", "constraints", "errors", "params", "results", "usage")
 
 if not TYPE_CHECKING:
     # A type checker reads the imports above; this would hide a misspelt name from it.

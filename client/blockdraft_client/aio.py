@@ -5,7 +5,7 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -13,9 +13,11 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
+from blockdraft_client.constraints import OutputConstraint, ParsedT
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
 from blockdraft_client.params import CallOptions, GenerationOptions, Prompt
+from blockdraft_client.parsing import parsed_completion
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Chunk, Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import StreamedCompletion
@@ -37,7 +39,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 ResultT = TypeVar("ResultT")
 
 
-class AsyncStream(StreamedCompletion["AsyncStreamCall"], AsyncIterator[Chunk]):
+class AsyncStream(StreamedCompletion["AsyncStreamCall", ParsedT], AsyncIterator[Chunk]):
     """A completion that arrives in chunks; also an async context manager.
 
     Leaving the `async for` loop or the `async with` block early cancels the call, which frees
@@ -45,7 +47,7 @@ class AsyncStream(StreamedCompletion["AsyncStreamCall"], AsyncIterator[Chunk]):
     chunk.
     """
 
-    async def __aenter__(self) -> "AsyncStream":
+    async def __aenter__(self) -> Self:
         """Return the stream."""
         return self
 
@@ -89,8 +91,11 @@ class AsyncStream(StreamedCompletion["AsyncStreamCall"], AsyncIterator[Chunk]):
         self._closed = True
         self._call.cancel()
 
-    async def completion(self) -> Completion:
-        """Wait for the rest and return the whole completion."""
+    async def completion(self) -> Completion[ParsedT]:
+        """Wait for the rest and return the whole completion.
+
+        `InvalidOutputError` if it is not what `response_format` asks for.
+        """
         async for _ in self:
             pass
         return self._completion()
@@ -137,27 +142,46 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         if self._given_channel is None and "_channel" in vars(self):
             await self._channel.close()
 
-    async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
+    async def generate(
+        self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
+    ) -> Completion[ParsedT]:
         """Generate one whole completion.
 
         A text is continued as it is, without the chat template; a conversation, a list of
         `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
-        `sampling`.
+        `sampling`. With `response_format`, a model of pydantic or a JSON Schema, the completion has
+        `parsed`; `InvalidOutputError` if it was cut off.
         """
-        request, call = generation_request(inference_pb2.GenerateRequest, prompt, options)
-        return await self._call(self._stub.Generate, request, Completion.from_proto, call)
+        request, call, form = generation_request(inference_pb2.GenerateRequest, prompt, options)
+        read = functools.partial(parsed_completion, form=form)
+        return await self._call(self._stub.Generate, request, read, call)
 
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
-        """Generate one completion and yield it in chunks; see `generate` for the options."""
-        request, call = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
-        return self.stream_request(request, **call)
+    def stream(
+        self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
+    ) -> AsyncStream[ParsedT]:
+        """Generate one completion and yield it in chunks; see `generate` for the options.
+
+        With `response_format` the stream's `completion` has `parsed`.
+        """
+        request, call, form = generation_request(
+            inference_pb2.StreamGenerateRequest, prompt, options
+        )
+        return self._stream(request, call, form)
 
     def stream_request(
         self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> AsyncStream:
         """Send a request that was built by hand."""
+        return self._stream(request, options)
+
+    def _stream(
+        self,
+        request: inference_pb2.StreamGenerateRequest,
+        options: CallOptions,
+        form: OutputConstraint | None = None,
+    ) -> AsyncStream[ParsedT]:
         call = self._stub.StreamGenerate(request, **self._told(**options))
-        return AsyncStream(call, self.target, self._deadline(**options))
+        return AsyncStream(call, self.target, self._deadline(**options), form)
 
     async def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]

@@ -1,6 +1,7 @@
 """The client."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -11,9 +12,11 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
+from blockdraft_client.constraints import OutputConstraint, ParsedT
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
 from blockdraft_client.params import CallOptions, GenerationOptions, Prompt
+from blockdraft_client.parsing import parsed_completion
 from blockdraft_client.requests import generation_request, prompt_message
 from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Tokenization
 from blockdraft_client.stream import Stream
@@ -63,27 +66,46 @@ class Client(ClientBase[grpc.Channel]):
         if self._given_channel is None:
             self._channel.close()
 
-    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
+    def generate(
+        self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
+    ) -> Completion[ParsedT]:
         """Generate one whole completion.
 
         A text is continued as it is, without the chat template; a conversation, a list of
         `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
-        `sampling`.
+        `sampling`. With `response_format`, a model of pydantic or a JSON Schema, the completion has
+        `parsed`; `InvalidOutputError` if it was cut off.
         """
-        request, call = generation_request(inference_pb2.GenerateRequest, prompt, options)
-        return self._call(self._stub.Generate, request, Completion.from_proto, call)
+        request, call, form = generation_request(inference_pb2.GenerateRequest, prompt, options)
+        read = functools.partial(parsed_completion, form=form)
+        return self._call(self._stub.Generate, request, read, call)
 
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
-        """Generate one completion and yield it in chunks; see `generate` for the options."""
-        request, call = generation_request(inference_pb2.StreamGenerateRequest, prompt, options)
-        return self.stream_request(request, **call)
+    def stream(
+        self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
+    ) -> Stream[ParsedT]:
+        """Generate one completion and yield it in chunks; see `generate` for the options.
+
+        With `response_format` the stream's `completion` has `parsed`.
+        """
+        request, call, form = generation_request(
+            inference_pb2.StreamGenerateRequest, prompt, options
+        )
+        return self._stream(request, call, form)
 
     def stream_request(
         self, request: inference_pb2.StreamGenerateRequest, **options: Unpack[CallOptions]
     ) -> Stream:
         """Send a request that was built by hand."""
+        return self._stream(request, options)
+
+    def _stream(
+        self,
+        request: inference_pb2.StreamGenerateRequest,
+        options: CallOptions,
+        form: OutputConstraint | None = None,
+    ) -> Stream[ParsedT]:
         call = self._stub.StreamGenerate(request, **self._told(**options))
-        return Stream(call, self.target, self._deadline(**options))
+        return Stream(call, self.target, self._deadline(**options), form)
 
     def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]

@@ -5,6 +5,7 @@
     ├── ClientClosedError            the client was closed before the call
     ├── DeadlineExceededError        the deadline of the call passed
     ├── RequestCancelledError        the call was cancelled
+    ├── InvalidOutputError           the completion is not what `response_format` asks for
     └── ApiError                     the server answered with an error
         ├── InvalidRequestError      INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION
         ├── NotFoundError            NOT_FOUND
@@ -14,7 +15,7 @@
         ├── UnavailableError         UNAVAILABLE
         └── InternalServerError      INTERNAL, UNKNOWN, DATA_LOSS
 
-Any other status is a plain `ApiError`. The exception of grpc is always the `__cause__`.
+Any other status is a plain `ApiError`. The exception of grpc, if there was one, is the `__cause__`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     # The command line catches these errors before it knows whether it needs grpc at all.
     import grpc
 
-    from blockdraft_client.results import PartialCompletion
+    from blockdraft_client.results import Completion, PartialCompletion
 
 
 class BlockdraftError(Exception):
@@ -56,6 +57,22 @@ class DeadlineExceededError(BlockdraftError):
 
 class RequestCancelledError(BlockdraftError):
     """The call was cancelled."""
+
+
+class InvalidOutputError(BlockdraftError):
+    """The completion is not what `response_format` asks for: a limit or a stop sequence cut it off.
+
+    Attributes:
+        completion: The completion; its `finish_reason` is `length` if a limit cut it off.
+    """
+
+    def __init__(self, completion: "Completion", cause: Exception) -> None:
+        """Say where the completion ended, and what is wrong with it."""
+        super().__init__(
+            f"the completion ended with finish reason {completion.finish_reason} after "
+            f"{len(completion.token_ids)} tokens, and is not valid: {cause}"
+        )
+        self.completion = completion
 
 
 class ApiError(BlockdraftError):

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Generic, Literal, TypedDict
 
+from blockdraft_client.constraints import OutputConstraint, ParsedT, ResponseFormat
 from blockdraft_client.old_names import takes_old_names
 
 
@@ -61,6 +62,7 @@ class SamplingParams:
         allowed_token_ids: The only tokens to generate; all if there are none.
         bad_words: Text or texts that are not generated, in the model's usual tokens.
         min_tokens: Tokens to generate before anything but a limit may end the completion.
+        constraint: What the completion must look like; None means anything.
     """
 
     max_tokens: int | None = None
@@ -81,6 +83,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] = ()
     bad_words: str | Sequence[str] = ()
     min_tokens: int | None = None
+    constraint: OutputConstraint | None = None
 
 
 class SamplingShortcuts(TypedDict, total=False):
@@ -104,6 +107,7 @@ class SamplingShortcuts(TypedDict, total=False):
     allowed_token_ids: Sequence[int]
     bad_words: str | Sequence[str]
     min_tokens: int | None
+    constraint: OutputConstraint | None
 
 
 @takes_old_names
@@ -131,13 +135,15 @@ class CallOptions(TypedDict, total=False):
     metadata: Metadata
 
 
-class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
+class GenerationOptions(SamplingShortcuts, CallOptions, Generic[ParsedT], total=False):
     """The options of a generation request beside its prompt, and of its call.
 
     `sampling` is how to choose tokens and when to stop, `speculation` whether and how far to draft
     ahead, `priority` whether to give way to other requests that wait, and `model` the name of the
     model, by default the one that is served. `tools`, in the form of OpenAI's, and
     `template_arguments`, such as `{"enable_thinking": False}`, are for the chat template.
+    `response_format` is a constraint by which the completion is parsed too; it wins over
+    `constraint`.
     """
 
     sampling: SamplingParams | None
@@ -146,6 +152,7 @@ class GenerationOptions(SamplingShortcuts, CallOptions, total=False):
     model: str
     tools: Sequence[Mapping[str, Any]] | None
     template_arguments: Mapping[str, Any] | None
+    response_format: ResponseFormat[ParsedT] | None
 
 
 DEFAULT_PORT = 50051

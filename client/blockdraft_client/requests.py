@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
+from blockdraft_client.constraints import OutputConstraint, schema_text
 from blockdraft_client.old_names import with_new_names
 from blockdraft_client.params import (
     CallOptions,
@@ -30,11 +31,11 @@ _WIRE_NAMES = {
 
 def generation_request(
     kind: type[RequestT], prompt: Prompt, options: GenerationOptions
-) -> tuple[RequestT, CallOptions]:
-    """Return the request for one completion, whole or as a stream, and how to send it.
+) -> tuple[RequestT, CallOptions, OutputConstraint | None]:
+    """Return the request for one completion, how to send it, and by what to parse the completion.
 
-    `TypeError` if the prompt has none of the forms, or there is no such option; `ValueError` if a
-    message or the priority is malformed.
+    `TypeError` if prompt or constraint have none of the forms, or there is no such option;
+    `ValueError` if a message or the priority is malformed.
     """
     shortcuts = with_new_names(options, stacklevel=3)
     call = CallOptions(
@@ -46,10 +47,17 @@ def generation_request(
     conversation = {name: shortcuts.pop(name, None) for name in ("tools", "template_arguments")}
     if priority not in get_args(Priority):
         raise ValueError(f"a priority is one of {', '.join(get_args(Priority))}; got {priority!r}")
-    chosen = dataclasses.asdict(dataclasses.replace(sampling, **shortcuts))
+    form = shortcuts.pop("response_format", None)
+    if form is not None:
+        form = form if isinstance(form, OutputConstraint) else OutputConstraint(json_schema=form)
+        shortcuts["constraint"] = form
+    sampling = dataclasses.replace(sampling, **shortcuts)
+    chosen = {name: getattr(sampling, name) for name in SamplingParams.__slots__}
     for name in ("stop", "bad_words"):
         if isinstance(chosen[name], str):
             chosen[name] = [chosen[name]]
+    if sampling.constraint is not None:
+        chosen["constraint"] = _constraint_message(sampling.constraint)
     named = {_WIRE_NAMES.get(name, name): value for name, value in chosen.items()}
     drafting = None if speculation is None else dataclasses.asdict(speculation)
     request = kind(
@@ -59,7 +67,7 @@ def generation_request(
         speculation=None if drafting is None else inference_pb2.SpeculationOptions(**drafting),
         priority=inference_pb2.Priority.Value(f"PRIORITY_{priority.upper()}"),
     )
-    return request, call
+    return request, call, form
 
 
 def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
@@ -72,6 +80,22 @@ def prompt_message(prompt: Prompt) -> inference_pb2.Prompt:
         return inference_pb2.Prompt(token_ids=ids)
     messages = [_chat_message(item) for item in prompt]
     return inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=messages))
+
+
+def _constraint_message(constraint: OutputConstraint) -> inference_pb2.OutputConstraint:
+    value: Any = getattr(constraint, constraint.kind)
+    match constraint.kind:
+        case "json_schema":
+            value = schema_text(value)
+        case "choice":
+            value = {"texts": value}
+        case "structural_tags":
+            value = dataclasses.asdict(value)
+            for tag in value["tags"]:
+                tag["json_schema"] = schema_text(tag["json_schema"])
+    free = constraint.free_text
+    before = None if free is None else dataclasses.asdict(free)
+    return inference_pb2.OutputConstraint(**{constraint.kind: value, "free_text": before})
 
 
 def _with(

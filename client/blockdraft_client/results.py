@@ -2,9 +2,11 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import Generic
 
 from grpc_health.v1 import health_pb2
 
+from blockdraft_client.constraints import ParsedT
 from blockdraft_client.usage import Usage
 from blockdraft_protos.v1 import inference_pb2
 
@@ -93,7 +95,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Generic[ParsedT]):
     """One whole completion.
 
     Attributes:
@@ -107,6 +109,8 @@ class Completion:
         prompt_log_probs: One per token of the prompt; empty unless asked for. The first one, which
             nothing precedes, is 0.
         proto: The message this was read from.
+        parsed: What a `response_format` made of the text: an instance of its class, or the JSON as
+            Python's values; None without one, and for formats other than JSON.
     """
 
     text: str
@@ -118,9 +122,10 @@ class Completion:
     model: str
     prompt_log_probs: tuple[TokenLogProbs, ...] = ()
     proto: inference_pb2.GenerateResponse | None = field(default=None, repr=False, compare=False)
+    parsed: ParsedT = None  # type: ignore[assignment]  # a TypeVar's default is for its inference
 
     @classmethod
-    def from_proto(cls, proto: inference_pb2.GenerateResponse) -> "Completion":
+    def from_proto(cls, proto: inference_pb2.GenerateResponse) -> "Completion[ParsedT]":
         """Read the message."""
         return cls(
             text=proto.text,

@@ -1,12 +1,14 @@
 """A streamed completion."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import grpc
 
+from blockdraft_client.constraints import OutputConstraint, ParsedT
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import BlockdraftError
+from blockdraft_client.parsing import parsed_completion
 from blockdraft_client.results import (
     Chunk,
     Completion,
@@ -25,14 +27,20 @@ if TYPE_CHECKING:
 CallT = TypeVar("CallT")
 
 
-class StreamedCompletion(Generic[CallT]):
+class StreamedCompletion(Generic[CallT, ParsedT]):
     """What has arrived of a streamed completion; `Stream` and `AsyncStream` add the waiting."""
 
-    def __init__(self, call: CallT, target: str, deadline: str) -> None:
-        """Read `call`, which was made to `target` with this deadline, in words."""
+    def __init__(
+        self, call: CallT, target: str, deadline: str, form: OutputConstraint | None = None
+    ) -> None:
+        """Read `call`, which was made to `target` with this deadline, in words.
+
+        The whole completion is parsed by `form`.
+        """
         self._call = call
         self._target = target
         self._deadline = deadline
+        self._form = form
         self._closed = False
         self._messages = 0
         self._texts: list[str] = []
@@ -80,12 +88,12 @@ class StreamedCompletion(Generic[CallT]):
             whole.usage.CopyFrom(message.usage)
         return Chunk.from_proto(message)
 
-    def _completion(self) -> Completion:
+    def _completion(self) -> Completion[ParsedT]:
         """Return what has arrived as one completion."""
         whole = inference_pb2.GenerateResponse()
         whole.CopyFrom(self._whole)
         whole.text = self.text
-        return Completion.from_proto(whole)
+        return parsed_completion(whole, self._form)
 
     def _broken(self, error: grpc.RpcError) -> BlockdraftError:
         """Take note that the call failed; return the exception, with what had arrived."""
@@ -104,14 +112,14 @@ class StreamedCompletion(Generic[CallT]):
         )
 
 
-class Stream(StreamedCompletion["StreamCall"], Iterator[Chunk]):
+class Stream(StreamedCompletion["StreamCall", ParsedT], Iterator[Chunk]):
     """A completion that arrives in chunks; also a context manager.
 
     Leaving the `for` loop or the `with` block early cancels the call, which frees what the
     server holds for it. `usage`, `finish_reason` and so on are complete after the last chunk.
     """
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         """Return the stream."""
         return self
 
@@ -150,8 +158,11 @@ class Stream(StreamedCompletion["StreamCall"], Iterator[Chunk]):
         self._closed = True
         self._call.cancel()
 
-    def completion(self) -> Completion:
-        """Wait for the rest and return the whole completion."""
+    def completion(self) -> Completion[ParsedT]:
+        """Wait for the rest and return the whole completion.
+
+        `InvalidOutputError` if it is not what `response_format` asks for.
+        """
         for _ in self:
             pass
         return self._completion()

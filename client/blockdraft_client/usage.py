@@ -39,7 +39,7 @@ class Usage:
     Attributes:
         prompt_tokens: Tokens of the prompt.
         output_tokens: Tokens generated, the stopping one included.
-        drafted_tokens: Tokens drafted, by the drafter and by prompt lookup.
+        drafted_tokens: Tokens drafted, by the drafter, by prompt lookup and by the constraint.
         accepted_tokens: Drafted tokens that were correct.
         verification_steps: Forward passes of the target after the prompt.
         cached_prompt_tokens: Prompt tokens reused from an earlier request.
@@ -51,6 +51,7 @@ class Usage:
         step_seconds: Where the decoding steps' time went, summed over the steps.
         prompt_lookup_drafted_tokens: How many of `drafted_tokens` were found by prompt lookup.
         prompt_lookup_accepted_tokens: How many of `accepted_tokens` were found by prompt lookup.
+        forced_tokens: How many of `accepted_tokens` were the only ones that the constraint left.
         proto: The message this was read from.
     """
 
@@ -68,6 +69,7 @@ class Usage:
     step_seconds: StepSeconds = StepSeconds()
     prompt_lookup_drafted_tokens: int = 0
     prompt_lookup_accepted_tokens: int = 0
+    forced_tokens: int = 0
     proto: inference_pb2.Usage | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -93,6 +95,7 @@ class Usage:
             ),
             prompt_lookup_drafted_tokens=proto.prompt_lookup_drafted_tokens,
             prompt_lookup_accepted_tokens=proto.prompt_lookup_accepted_tokens,
+            forced_tokens=proto.forced_tokens,
             proto=proto,
         )
 

@@ -76,6 +76,31 @@ def test_generate_takes_every_sampling_flag(service: FakeInference) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "constraint"),
+    [
+        ("--json-schema {file}", inference_pb2.OutputConstraint(json_schema="content")),
+        ("--grammar {file}", inference_pb2.OutputConstraint(grammar="content")),
+        ("--json-object", inference_pb2.OutputConstraint(json_object=True)),
+        ("--regex a+", inference_pb2.OutputConstraint(regex="a+")),
+        (
+            "--choice a --choice b",
+            inference_pb2.OutputConstraint(choice=inference_pb2.Choices(texts=["a", "b"])),
+        ),
+    ],
+)
+def test_generate_takes_every_kind_of_constraint(
+    service: FakeInference,
+    tmp_path: Path,
+    flags: str,
+    constraint: inference_pb2.OutputConstraint,
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("content")
+    assert main(["generate", "hi", *flags.format(file=file).split()]) == 0
+    assert service.requests[0].sampling.constraint == constraint
+
+
+@pytest.mark.parametrize(
     ("flags", "form"), [("", "text"), ("--raw", "text"), ("--chat", "conversation")]
 )
 def test_generate_continues_a_text_and_answers_a_message(
@@ -163,6 +188,7 @@ def test_a_wrong_json_request_is_refused(
         "generate hi --prompt-logprobs 2",
         *("generate hi --top-k 99999999999", "generate hi --request -"),
         *("generate hi --logit-bias 7", "generate hi --logit-bias x=1"),
+        *("generate hi --json-object --regex a", "generate hi --grammar /nonexistent"),
         *("generate --chat --request -", "generate --raw --request -"),
         *("generate --seed 1 --request -", "generate --request /nonexistent"),
         *("generate hi --ca-cert /nonexistent", "generate hi --no-tls --ca-cert /nonexistent"),

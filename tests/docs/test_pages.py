@@ -51,7 +51,7 @@ def test_relative_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_path_of_a_machine(page: Path) -> None:
-    for path in re.findall(r"(?<![\w/.~…}\])>*:-])/[a-z][\w./-]+", page.read_text("utf-8")):
+    for path in re.findall(r"(?<![\w/.~…}\])<>*:-])/[a-z][\w./-]+", page.read_text("utf-8")):
         assert path.startswith(ALLOWED_PATHS), path
 
 

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from tests.fakes.verifier import SERVICE, unix_address
 from tests.server.support import Running, running_server, settings_for, until
+from tests.verifier.grammars import tiny_grammars
 from tests.verifier.support import CONFIG, TINY_ENGINE, make_engine, tiny_decoder
 
 from blockdraft_protos.v1 import inference_pb2
@@ -33,7 +34,7 @@ COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jax
 @contextlib.asynccontextmanager
 async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
     service, health = VerifierService(), HealthServicer()
-    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
+    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
     server = grpc.aio.server()
     add_VerifierServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

@@ -22,8 +22,9 @@ from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.packing import pack, pack_limits
+from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
+from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
@@ -55,7 +56,7 @@ class Stepping:
 
     def run(self, rows: list[Row]) -> StepOutputs:
         sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
-        limits = pack_limits(rows, BUCKET, self.vocab_size)
+        limits = LimitsPacker(self.vocab_size).pack(rows, BUCKET)
         inputs = jax.device_put((pack(rows, BUCKET, **sizes), limits), self.layout.replicated)
         outputs, self.cache = self.compiled(
             jax.tree.leaves(self.weights), self.features.projection, self.cache, *inputs

@@ -1,7 +1,8 @@
 """An `InferenceService` over a real socket, with knobs for everything that can go wrong.
 
 It completes every prompt with the same tokens, three per message: "one two three ..." with ids
-1, 2, 3, ...; what each usage figure amounts to can be computed by hand from `USAGE`.
+1, 2, 3, ..., or the same JSON where JSON is demanded; what each usage figure amounts to can be
+computed by hand from `USAGE`.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from blockdraft_runtime.status import ServiceError
 
 WORDS: tuple[str, ...] = ("one", " two", " three", " four", " five", " six")
 TEXT = "".join(WORDS)
+JSON_WORDS: tuple[str, ...] = ('{"city"', ": ", '"Oslo"', ', "degrees"', ": ", "7}")
 TOKEN_IDS: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 TOKENS_PER_MESSAGE = 3
 
@@ -48,6 +50,7 @@ USAGE = inference_pb2.Usage(
     accepted_per_position=[2, 1, 0, 0],
     prompt_lookup_drafted_tokens=4,
     prompt_lookup_accepted_tokens=1,
+    forced_tokens=1,
     queue_time=duration(0.25),
     prefill_time=duration(0.5),
     decode_time=duration(2.5),
@@ -88,6 +91,7 @@ class FakeInference(InferenceServiceServicer):
     delay_seconds: float = 0.0  # pause before each message
     gate: threading.Event = field(default_factory=_open_gate)  # waited for before each message
     endless: bool = False  # whether streams go on until they are cancelled
+    finish_reason: inference_pb2.FinishReason.ValueType = inference_pb2.FINISH_REASON_STOP
     model: inference_pb2.GetModelResponse = field(default_factory=lambda: MODEL)
     # Names of the methods called, in order, as are `requests` and `metadata`.
     calls: list[str] = field(default_factory=list)
@@ -119,12 +123,13 @@ class FakeInference(InferenceServiceServicer):
         self._begin("Generate", request, context)
         self._pause()
         self._fail(context)
+        words = self._words(request)
         return inference_pb2.GenerateResponse(
             request_id="request-1",
             model="fake",
-            text=TEXT,
-            token_ids=TOKEN_IDS,
-            finish_reason=inference_pb2.FINISH_REASON_STOP,
+            text="".join(words),
+            token_ids=TOKEN_IDS[: len(words)],
+            finish_reason=self.finish_reason,
             usage=USAGE,
         )
 
@@ -135,28 +140,36 @@ class FakeInference(InferenceServiceServicer):
         ended = threading.Event()
         # Generators are not always resumed after a cancellation, the callback always comes.
         context.add_callback(lambda: None if ended.is_set() else self.cancelled.set())
-        count = 0
-        while self.endless or count < len(WORDS):
+        count, words = 0, self._words(request)
+        while self.endless or count < len(words):
             if count // TOKENS_PER_MESSAGE >= self.messages_before_error:
                 if self.error is not None:
                     ended.set()
                 self._fail(context)
             self._pause()
-            message = self._message(count % len(WORDS))
+            message = self._message(words, count % len(words))
             count += TOKENS_PER_MESSAGE
-            if count >= len(WORDS) and not self.endless:
-                message.finish_reason = inference_pb2.FINISH_REASON_STOP
+            if count >= len(words) and not self.endless:
+                message.finish_reason = self.finish_reason
                 message.usage.CopyFrom(USAGE)
                 ended.set()
             if not context.is_active():
                 return
             yield message
 
-    def _message(self, start: int) -> inference_pb2.StreamGenerateResponse:
+    def _words(
+        self, request: inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
+    ) -> tuple[str, ...]:
+        kind = request.sampling.constraint.WhichOneof("kind") or ""
+        words = JSON_WORDS if kind.startswith("json") else WORDS
+        cut = self.finish_reason == inference_pb2.FINISH_REASON_LENGTH
+        return words[:TOKENS_PER_MESSAGE] if cut else words
+
+    def _message(self, words: tuple[str, ...], start: int) -> inference_pb2.StreamGenerateResponse:
         part = slice(start, start + TOKENS_PER_MESSAGE)
         log_prob = inference_pb2.TokenLogProb(token_id=1, log_prob=-0.5, token=b"x")
         return inference_pb2.StreamGenerateResponse(
-            text="".join(WORDS[part]),
+            text="".join(words[part]),
             token_ids=list(TOKEN_IDS[part]),
             log_probs=[inference_pb2.TokenLogProbs(chosen=log_prob)] * TOKENS_PER_MESSAGE,
             request_id="request-1" if start == 0 else "",

@@ -20,6 +20,7 @@ from tests.fuzz.services import (
     verifier_methods,
 )
 from tests.server.support import running_server, settings_for, until
+from tests.verifier.grammars import tiny_grammars
 from tests.verifier.support import CONFIG, make_engine, tiny_decoder
 
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -72,7 +73,7 @@ async def test_messages_to_the_verifier(tmp_path: Path) -> None:
     engine = make_engine(tiny_decoder())
     engine.start()
     service = VerifierService()
-    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
+    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_strictly(add_VerifierServiceServicer_to_server, service, server)
     server.add_insecure_port(f"unix:{tmp_path}/s")

@@ -70,7 +70,7 @@ def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     files = {
         "config.json": config_to_hf(decoder.config),
-        "tokenizer.json": _tokenizer(decoder.config.vocab_size),
+        "tokenizer.json": byte_tokenizer(decoder.config.vocab_size),
         "tokenizer_config.json": {
             "add_bos_token": False,
             "bos_token": "<|im_start|>",
@@ -88,7 +88,8 @@ def decoder_tensors(decoder: Decoder) -> list[tuple[TensorName, np.ndarray]]:
     return [(name, np.asarray(state[name.path][...])) for name in tensor_names(decoder.config)]
 
 
-def _tokenizer(vocab_size: int) -> dict[str, Any]:
+def byte_tokenizer(vocab_size: int) -> dict[str, Any]:
+    """Return a `tokenizer.json` whose tokens are bytes, then control tokens."""
     reserved = vocab_size - _BYTES - len(_SPECIALS)
     if reserved < 0:
         raise ValueError(f"a byte tokenizer needs at least {_BYTES + len(_SPECIALS)} tokens")

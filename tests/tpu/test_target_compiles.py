@@ -14,7 +14,7 @@ from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.packing import pack_limits
+from blockdraft_verifier.device.token_limits import no_limits
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
@@ -72,7 +72,7 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     assert pages > 8 * NEEDED_PAGES
     caches = 2 * NEEDED_PAGES * programs.layout.page_bytes
     # They lie on the device for all steps of this shape.
-    limits = sum(array.nbytes for array in pack_limits((), steps[-1], config.vocab_size))
+    limits = sum(array.nbytes for array in no_limits(steps[-1], config.vocab_size))
     inputs = compiled[-1].argument_bytes - memory.weights - caches - limits
     assert 0 <= inputs < 1e6
 

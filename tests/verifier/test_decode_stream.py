@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
+from llguidance import LLMatcher
+from tests.verifier.grammars import choice_of, tiny_grammars
 from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
@@ -37,12 +39,17 @@ def expected(engine: Engine) -> list[list[int]]:
 
 
 def submit(
-    engine: Engine, request: pb.SequenceRequest, listener: Listener, on_step_end: StepEnd
+    engine: Engine,
+    request: pb.SequenceRequest,
+    grammar: LLMatcher | None,
+    listener: Listener,
+    on_step_end: StepEnd,
 ) -> Sequence:
     """Take any request but one without a prompt."""
     if not request.prompt_token_ids:
         raise invalid_argument("prompt_token_ids", "the prompt is empty")
-    wanted = GenerationRequest("", tuple(request.prompt_token_ids), max_output_tokens=TOKENS)
+    prompt = tuple(request.prompt_token_ids)
+    wanted = GenerationRequest("", prompt, grammar=grammar, max_output_tokens=TOKENS)
     return engine.submit(wanted, listener, on_step_end)
 
 
@@ -51,7 +58,9 @@ class Server:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.stream = DecodeStream(partial(submit, engine), engine.cancel)
+        self.grammars = tiny_grammars()
+        compile_grammar = self.grammars.compile
+        self.stream = DecodeStream(partial(submit, engine), engine.cancel, compile_grammar)
         self._requests: asyncio.Queue[pb.DecodeRequest | None] = asyncio.Queue()
         self.responses = self.stream.serve(self._coming())
 
@@ -287,7 +296,7 @@ async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine)
             yield pb.DecodeRequest(sequence_id=number, begin=pb.SequenceRequest())
             await asyncio.sleep(0)
 
-    stream = DecodeStream(partial(submit, engine), engine.cancel)
+    stream = DecodeStream(partial(submit, engine), engine.cancel, tiny_grammars().compile)
     async with aclosing(stream.serve(requests())) as responses:
         told = len((await anext(responses)).sequences)
         for _ in range(4 * MAX_REFUSED):
@@ -297,3 +306,33 @@ async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine)
             assert len(response.sequences) <= MAX_REFUSED
             told += len(response.sequences)
     assert told == heard == 3 * MAX_REFUSED
+
+
+async def test_grammars_are_compiled_beside_other_sequences(engine: Engine) -> None:
+    server = Server(engine)
+    grammar = choice_of(["alpha", "beta"])
+
+    def begin(number: int, **fields: Any) -> pb.DecodeRequest:
+        request = pb.SequenceRequest(prompt_token_ids=PROMPTS[0], **fields)
+        return pb.DecodeRequest(sequence_id=number, begin=request)
+
+    cancel = pb.DecodeRequest(sequence_id=3, cancel=pb.CancelSequence())
+    requests = [begin(1, grammar=grammar), begin(2, grammar="nothing"), begin(3, grammar=grammar)]
+    await server.ask(*requests, cancel, begin(4), None)
+    engine.start()
+    tokens: dict[int, int] = {}
+    errors: dict[int, ServiceError] = {}
+    # The stream ends only when what was compiled has ended too.
+    async for response in server.responses:
+        for message in response.sequences:
+            if message.HasField("error"):
+                errors[message.sequence_id] = error_of(message)
+            else:
+                count = len(message.token_ids)
+                tokens[message.sequence_id] = tokens.get(message.sequence_id, 0) + count
+    # This target says what it likes, whatever the masks.
+    assert errors.keys() == {1, 2}
+    assert errors[1].code is grpc.StatusCode.FAILED_PRECONDITION
+    assert errors[1].reason == "CONSTRAINT_TOO_COMPLEX"
+    assert errors[2].code is grpc.StatusCode.INVALID_ARGUMENT
+    assert tokens == {4: TOKENS}

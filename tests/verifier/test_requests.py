@@ -189,9 +189,9 @@ def finished_sequence() -> Sequence:
         draft_seconds=0.5,
         transport_seconds=0.25,
     )
-    sequence.usage.count_verification(3, 1)
-    sequence.usage.count_verification(0, 0)
-    sequence.usage.count_verification(2, 2, DraftSource.PROMPT_LOOKUP)
+    sequence.usage.count_verification([DraftSource.DRAFTER] * 3, 1)
+    sequence.usage.count_verification([], 0)
+    sequence.usage.count_verification([DraftSource.PROMPT_LOOKUP] * 2, 2)
     return sequence
 
 

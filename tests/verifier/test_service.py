@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.patience import PATIENCE_SECONDS
+from tests.verifier.grammars import tiny_grammars
 from tests.verifier.support import (
     CONFIG,
     TINY_ENGINE,
@@ -167,7 +168,7 @@ async def served(engine: Engine, socket: Path) -> AsyncIterator[Served]:
 async def verifier(engine: Engine, tmp_path: Path) -> AsyncIterator[Served]:
     engine.start()
     async with served(engine, tmp_path / "s") as served_engine:
-        served_engine.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
+        served_engine.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
         yield served_engine
 
 
@@ -198,7 +199,7 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
     expected = decode(engine, requests)
     engine.start()
     async with served(engine, tmp_path / "s") as verifier:
-        verifier.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size)
+        verifier.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
         for pair in (requests[:2], requests[2:]):
             streams = [verifier.stream(request, log_probs=2) for request in pair]
             for request, messages in zip(

@@ -24,6 +24,7 @@ from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.engine.state import engine_state
+from blockdraft_verifier.grammars import GrammarCompiler, tokenizer_of
 from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.self_test import enforce
 from blockdraft_verifier.service import VerifierService
@@ -119,6 +120,8 @@ class VerifierApp:
             on_failure=on_failure,
             self_test=partial(enforce, runner, allow_inexact=settings.engine.allow_inexact),
         )
+        vocab_size = checkpoint.config.vocab_size
+        grammars = GrammarCompiler(partial(tokenizer_of, settings.target, vocab_size))
         name = model_name(settings.target)
         started = time.perf_counter()
         engine.warm_up(self._report_compiled)
@@ -131,12 +134,7 @@ class VerifierApp:
             computation.dtype,
         ).set(1)
         engine.start()
-        self._service.open(
-            engine,
-            name,
-            computation,
-            checkpoint.config.vocab_size,
-        )
+        self._service.open(engine, name, computation, vocab_size, grammars)
         return engine
 
     def _report_compiled(self, done: int, total: int) -> None:

@@ -2,23 +2,32 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from functools import partial
 
 import grpc
+from llguidance import LLMatcher
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.requests import add_step
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
 
 # Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
 MAX_MESSAGE_TOKENS = 16384
 # Refusals of about 2 kB that a server has not been sent: with so many, its requests are not read.
 MAX_REFUSED = 256
 
-Submit = Callable[[pb.SequenceRequest, Listener, StepEnd], Sequence]
+Submit = Callable[[pb.SequenceRequest, LLMatcher | None, Listener, StepEnd], Sequence]
+Compile = Callable[[str], Awaitable[LLMatcher]]
+
+_GRAMMAR_FAILED = ServiceError(
+    grpc.StatusCode.FAILED_PRECONDITION,
+    "CONSTRAINT_TOO_COMPLEX",
+    "the completion cannot be followed through its constraint any further",
+    field="sampling.constraint",
+)
 
 
 class DecodeStream:
@@ -29,20 +38,26 @@ class DecodeStream:
     server that does not read costs no more memory than its completions.
     """
 
-    def __init__(self, submit: Submit, cancel: Callable[[Sequence], None]) -> None:
+    def __init__(
+        self, submit: Submit, cancel: Callable[[Sequence], None], compile_grammar: Compile
+    ) -> None:
         """Begin without sequences, on the running event loop."""
         self._submit = submit
         self._cancel = cancel
+        self._compile_grammar = compile_grammar
         self._loop = asyncio.get_running_loop()
         # Sequences whose last message has not been sent.
         self._sequences: dict[int, Sequence] = {}
         self._refused: dict[int, ServiceError] = {}
+        # Requests whose grammars are being compiled.
+        self._compiling: dict[int, asyncio.Task[None]] = {}
         self._unsent: dict[int, deque[TokensGained]] = {}
         # Of the present step; the engine's thread alone touches it.
         self._step: list[tuple[int, TokensGained]] = []
         self._closing = False
         self._changed = asyncio.Event()
-        self._refusals_sent = asyncio.Event()
+        # Whether fewer are refused or compiled than before.
+        self._room_made = asyncio.Event()
 
     def drain(self) -> None:
         """End the stream as soon as its sequences have ended."""
@@ -65,7 +80,7 @@ class DecodeStream:
                     yield self._response()
                 if reading.done():
                     reading.result()
-                if self._closing and not self._sequences:
+                if self._closing and not self._sequences and not self._compiling:
                     return
                 self._changed.clear()
                 await self._changed.wait()
@@ -73,15 +88,17 @@ class DecodeStream:
             for sequence in self._sequences.values():
                 self._cancel(sequence)
             self._sequences.clear()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            tasks = (reading, *self._compiling.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, requests: AsyncIterable[pb.DecodeRequest]) -> None:
         try:
             async for request in requests:
-                while len(self._refused) >= MAX_REFUSED:
-                    self._refusals_sent.clear()
-                    await self._refusals_sent.wait()
+                while len(self._refused) + len(self._compiling) >= MAX_REFUSED:
+                    self._room_made.clear()
+                    await self._room_made.wait()
                 match request.WhichOneof("action"):
                     case "begin":
                         self._begin(request.sequence_id, request.begin)
@@ -93,18 +110,46 @@ class DecodeStream:
             self.drain()
 
     def _begin(self, number: int, request: pb.SequenceRequest) -> None:
-        if number in self._sequences or number in self._refused:
+        if number in self._sequences or number in self._refused or number in self._compiling:
             message = f"sequence {number} was begun before"
             raise invalid_argument("sequence_id", message, sequence_id=number)
+        if request.grammar:
+            task = asyncio.ensure_future(self._compile(number, request))
+            self._compiling[number] = task
+            # Of one that is cancelled before it begins too.
+            task.add_done_callback(lambda _: self._end_compiling(number))
+        else:
+            self._start(number, request)
+
+    async def _compile(self, number: int, request: pb.SequenceRequest) -> None:
+        try:
+            grammar = await self._compile_grammar(request.grammar)
+            self._start(number, request, grammar)
+        except ServiceError as error:
+            self._refuse(number, error)
+
+    def _end_compiling(self, number: int) -> None:
+        del self._compiling[number]
+        self._room_made.set()
+        self._changed.set()
+
+    def _start(
+        self, number: int, request: pb.SequenceRequest, grammar: LLMatcher | None = None
+    ) -> None:
         try:
             self._sequences[number] = self._submit(
-                request, partial(self._keep, number), self._hand_over
+                request, grammar, partial(self._keep, number), self._hand_over
             )
         except ServiceError as error:
-            self._refused[number] = error
-            self._changed.set()
+            self._refuse(number, error)
+
+    def _refuse(self, number: int, error: ServiceError) -> None:
+        self._refused[number] = error
+        self._changed.set()
 
     def _forget(self, number: int) -> None:
+        if (compiling := self._compiling.get(number)) is not None:
+            compiling.cancel()
         self._unsent.pop(number, None)
         sequence = self._sequences.pop(number, None)
         if sequence is not None:
@@ -132,7 +177,7 @@ class DecodeStream:
         for number, error in self._refused.items():
             response.sequences.add(sequence_id=number).error.Pack(error.to_proto())
         self._refused.clear()
-        self._refusals_sent.set()
+        self._room_made.set()
         room = MAX_MESSAGE_TOKENS
         while self._unsent and room > 0:
             number, events = next(iter(self._unsent.items()))
@@ -148,6 +193,8 @@ class DecodeStream:
     def _add(self, message: pb.SequenceTokens, number: int, event: TokensGained) -> None:
         if event.failure is not None:
             message.error.Pack(engine_stopped(event.failure).to_proto())
+        elif event.finish_reason is FinishReason.GRAMMAR_FAILED:
+            message.error.Pack(_GRAMMAR_FAILED.to_proto())
         else:
             add_step(message, event, self._sequences[number])
         if event.failure is not None or event.finish_reason is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from llguidance import LLMatcher
 
 from blockdraft_models.sampling_options import MAX_LOG_PROBS, Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
@@ -34,11 +35,15 @@ FINISH_REASONS = {
 
 
 def parse_request(
-    message: pb.SequenceRequest, vocab_size: int, max_context_tokens: int
+    message: pb.SequenceRequest,
+    vocab_size: int,
+    max_context_tokens: int,
+    grammar: LLMatcher | None = None,
 ) -> GenerationRequest:
     """Return the request a message asks for, or raise a `ServiceError` that names the field.
 
-    The server has checked all this already; in a cluster, others may call a verifier too.
+    The server has checked all this already; in a cluster, others may call a verifier too. Its
+    grammar comes compiled.
     """
     for field in ("prompt_token_ids", "emitted_token_ids", "stop_token_ids"):
         _check_token_ids(field, getattr(message, field), vocab_size)
@@ -72,6 +77,7 @@ def parse_request(
         emitted=tuple(message.emitted_token_ids),
         sampling=parse_sampling(message.sampling),
         rules=_parse_rules(message, vocab_size) if message.HasField("rules") else NO_RULES,
+        grammar=grammar,
         max_output_tokens=message.max_output_tokens,
         stop_token_ids=frozenset(message.stop_token_ids),
         log_probs=message.log_probs if message.HasField("log_probs") else None,
@@ -199,6 +205,7 @@ def usage_message(sequence: Decoded) -> pb.TokenUsage:
         host_time=_duration(last - first - known),
         prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
         prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
+        forced_tokens=usage.forced,
     )
 
 

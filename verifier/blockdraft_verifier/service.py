@@ -8,15 +8,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
+from llguidance import LLMatcher
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
-from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
+from blockdraft_runtime.status import ServiceError, invalid_argument, stream_errors, unary_errors
 from blockdraft_verifier.computation import Computation, Rounding
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
+from blockdraft_verifier.grammars import GrammarCompiler
 from blockdraft_verifier.requests import parse_request
+from blockdraft_verifier.scheduling.grammar import GrammarError
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 QUEUE_RETRY_SECONDS = 1.0
@@ -29,6 +32,7 @@ class _Served(NamedTuple):
     model: str
     computation: Computation
     vocab_size: int
+    grammars: GrammarCompiler
 
 
 class VerifierService(VerifierServiceServicer):
@@ -41,9 +45,16 @@ class VerifierService(VerifierServiceServicer):
         self._process = uuid.uuid4().hex
         self._streams: set[DecodeStream] = set()
 
-    def open(self, engine: Engine, model: str, computation: Computation, vocab_size: int) -> None:
+    def open(
+        self,
+        engine: Engine,
+        model: str,
+        computation: Computation,
+        vocab_size: int,
+        grammars: GrammarCompiler,
+    ) -> None:
         """Take requests for `engine` from now on."""
-        self._served = _Served(engine, model, computation, vocab_size)
+        self._served = _Served(engine, model, computation, vocab_size, grammars)
 
     def drain(self) -> None:
         """Refuse new sequences from now on; each stream ends when its others have ended."""
@@ -60,7 +71,9 @@ class VerifierService(VerifierServiceServicer):
         """Decode the sequences of a server; the end of the call frees their pages."""
         self._refuse_if_draining()
         served = self._ready()
-        stream = DecodeStream(partial(self._submit, served), served.engine.cancel)
+        stream = DecodeStream(
+            partial(self._submit, served), served.engine.cancel, served.grammars.compile
+        )
         self._streams.add(stream)
         try:
             async with contextlib.aclosing(stream.serve(requests)) as responses:
@@ -76,7 +89,7 @@ class VerifierService(VerifierServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
-        engine, model, computation, vocab_size = self._ready()
+        engine, model, computation, vocab_size, _ = self._ready()
         exactness = engine.exactness
         if exactness is not None:
             rounding: Rounding = "exact" if exactness.exact else "inexact"
@@ -132,13 +145,14 @@ class VerifierService(VerifierServiceServicer):
         self,
         served: _Served,
         request: pb.SequenceRequest,
+        grammar: LLMatcher | None,
         listener: Listener,
         on_step_end: StepEnd,
     ) -> Sequence:
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
         limit = served.engine.settings.scheduler.max_context_tokens
-        wanted = parse_request(request, served.vocab_size, limit)
+        wanted = parse_request(request, served.vocab_size, limit, grammar)
         try:
             return served.engine.submit(wanted, listener, on_step_end)
         except QueueFullError as error:
@@ -150,6 +164,8 @@ class VerifierService(VerifierServiceServicer):
             ) from error
         except EngineStoppedError as error:
             raise engine_stopped(str(error)) from error
+        except GrammarError as error:
+            raise invalid_argument("emitted_token_ids", str(error)) from error
 
     def _refuse_if_draining(self) -> None:
         if self._draining:

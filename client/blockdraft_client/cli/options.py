@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from blockdraft_client.cli.output import UsageError
+from blockdraft_client.constraints import OutputConstraint
 from blockdraft_client.params import (
     DEFAULT_ADDRESS,
     Priority,
@@ -145,6 +146,20 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="text not to generate; repeatable",
     )
+    form = group.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="generate JSON of this JSON Schema"
+    )
+    form.add_argument(
+        "--json-object", action="store_const", const=True, help="generate a JSON object"
+    )
+    form.add_argument("--regex", help="generate text that matches this regular expression")
+    form.add_argument(
+        "--choice", action="append", metavar="TEXT", help="generate one of such texts; repeatable"
+    )
+    form.add_argument(
+        "--grammar", type=Path, metavar="FILE", help="generate text of this Lark grammar"
+    )
     group.add_argument(
         "--template-argument",
         action="append",
@@ -168,11 +183,35 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
-    """Return the sampling flags that were given, by field name."""
-    values = {name: getattr(args, name) for name in SamplingParams.__slots__}
+    """Return the sampling flags that were given, by field name.
+
+    `UsageError` if a file cannot be read.
+    """
+    flags = (name for name in SamplingParams.__slots__ if name != "constraint")
+    values = {name: getattr(args, name) for name in flags} | {"constraint": _constraint(args)}
     if args.logit_bias is not None:
         values["logit_bias"] = dict(args.logit_bias)
     return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
+
+
+def _constraint(args: argparse.Namespace) -> OutputConstraint | None:
+    given = (args.json_schema, args.json_object, args.regex, args.choice, args.grammar)
+    if all(value is None for value in given):
+        return None
+    return OutputConstraint(
+        json_schema=_text_of(args.json_schema),
+        json_object=bool(args.json_object),
+        regex=args.regex,
+        choice=args.choice,
+        grammar=_text_of(args.grammar),
+    )
+
+
+def _text_of(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def _argument(text: str) -> tuple[str, Any]:

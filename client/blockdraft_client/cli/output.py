@@ -34,6 +34,7 @@ _USAGE = (
         "accepted_tokens",
         "prompt_lookup_drafted_tokens",
         "prompt_lookup_accepted_tokens",
+        "forced_tokens",
     ),
     *("acceptance_length", "acceptance_rate", "queue_seconds", "prefill_seconds"),
     *("decode_seconds", "time_to_first_token_seconds", "tokens_per_second"),

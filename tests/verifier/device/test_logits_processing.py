@@ -10,7 +10,8 @@ from tests.verifier.logits_reference import VOCAB, random_case, reference
 
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.logits_processing import process_logits
-from blockdraft_verifier.device.packing import pack, pack_limits
+from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import Sequence
 
@@ -53,7 +54,7 @@ def test_rows_of_every_length(length: int) -> None:
         process(
             jnp.asarray(logits),
             jax.tree.map(jnp.asarray, inputs),
-            pack_limits(rows, BUCKET, VOCAB),
+            LimitsPacker(VOCAB).pack(rows, BUCKET),
             jnp.asarray(page_tokens),
             MAX_DRAFTS,
         )

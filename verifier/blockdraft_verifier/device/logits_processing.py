@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from blockdraft_verifier.device.packing import MASK_BITS, StepInputs, TokenLimits
+from blockdraft_verifier.device.packing import StepInputs
+from blockdraft_verifier.device.token_limits import MASK_BITS, TokenLimits
 
 # Positions of each row whose tokens are counted at a time.
 _CHUNK_TOKENS = 256
@@ -27,12 +28,33 @@ def process_logits(
 
     What a row does not ask for leaves its logits as they are, to the bit.
     """
-    vocab_size, row = logits.shape[-1], inputs.choice_row
+    logits = _limit(logits, inputs, limits)
+    processed: Float[Array, "choices vocab"] = jax.lax.cond(
+        inputs.penalties_wanted[0],
+        lambda: _penalize(logits, inputs, page_tokens, max_drafts),
+        lambda: logits,
+    )
+    return processed
+
+
+def _limit(
+    logits: Float[Array, "choices vocab"], inputs: StepInputs, limits: TokenLimits
+) -> Float[Array, "choices vocab"]:
+    vocab_size = logits.shape[-1]
     every_row = jnp.arange(limits.bias.shape[0], dtype=jnp.int32)[:, None]
     bias = jnp.zeros((limits.bias.shape[0], vocab_size), jnp.float32)
     bias = bias.at[every_row, limits.bias_ids].add(limits.bias, mode="drop")
-    logits = jnp.where(_bits(limits.allowed, vocab_size), logits + bias[row], -jnp.inf)
+    logits = logits + bias[inputs.choice_row]
+    return jnp.where(_bits(limits.allowed, vocab_size), logits, -jnp.inf)
 
+
+def _penalize(
+    logits: Float[Array, "choices vocab"],
+    inputs: StepInputs,
+    page_tokens: Int[Array, "pages page_size"],
+    max_drafts: int,
+) -> Float[Array, "choices vocab"]:
+    vocab_size, row = logits.shape[-1], inputs.choice_row
     counts = _count_tokens(inputs, page_tokens, vocab_size)
     in_prompt, in_output = counts[row, 0], counts[row, 1]
     # The token that a choice follows, and those before it back to the first drafted one.

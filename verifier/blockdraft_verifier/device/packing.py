@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import RaggedBatch
-from blockdraft_verifier.scheduling.logits_rules import MAX_LOGIT_BIASES, NO_RULES
+from blockdraft_verifier.scheduling.logits_rules import NO_RULES
 from blockdraft_verifier.scheduling.scheduler import Row
-
-MASK_BITS = 32
-"""Tokens that one word of a mask speaks of, the first in its lowest bit."""
 
 
 class Penalties(NamedTuple):
@@ -24,14 +21,6 @@ class Penalties(NamedTuple):
     repetition: Float[Array, " rows"]  # 1 for none
     frequency: Float[Array, " rows"]  # 0 for none
     presence: Float[Array, " rows"]  # 0 for none
-
-
-class TokenLimits(NamedTuple):
-    """Biases of each row and masks of each choice; too large to be sent where none has any."""
-
-    bias_ids: Int[Array, "rows biased"]  # the vocabulary's size for none
-    bias: Float[Array, "rows biased"]
-    allowed: UInt[Array, "choices words"]
 
 
 class StepInputs(NamedTuple):
@@ -50,7 +39,8 @@ class StepInputs(NamedTuple):
     # The token of each choice whose log probability is wanted; -1 for the chosen one.
     scored_token: Int[Array, " choices"]
     penalties: Penalties  # penalties of each row
-    rules_wanted: Bool[Array, "1"]  # whether any row has penalties, biases or masks
+    limits_wanted: Bool[Array, "1"]  # whether any row has biases or masks
+    penalties_wanted: Bool[Array, "1"]  # whether any row has penalties
 
 
 def pack(
@@ -91,7 +81,8 @@ def pack(
     requests = [row.sequence.request for row in rows]
     wanted = any(row.scored for row in rows) or any(r.log_probs is not None for r in requests)
     log_probs_wanted: Any = np.array([wanted])
-    rules_wanted: Any = np.array([any(each.rules is not NO_RULES for each in requests)])
+    limits_wanted: Any = np.array([any(row.limits_tokens for row in rows)])
+    penalties_wanted: Any = np.array([any(each.rules.penalizes for each in requests)])
     return StepInputs(
         token_ids,
         positions,
@@ -104,30 +95,9 @@ def pack(
         log_probs_wanted,
         scored_token,
         _pack_penalties(rows, bucket.rows),
-        rules_wanted,
+        limits_wanted,
+        penalties_wanted,
     )
-
-
-def pack_limits(rows: Sequence[Row], bucket: Bucket, vocab_size: int) -> TokenLimits:
-    """Return the biases and masks of `rows` in NumPy arrays, padded to `bucket` with none."""
-    ids: Any = np.full((bucket.rows, MAX_LOGIT_BIASES), vocab_size, np.int32)
-    values: Any = np.zeros(ids.shape, np.float32)
-    words = -(-vocab_size // MASK_BITS)
-    allowed: Any = np.full((bucket.choices, words), 2**MASK_BITS - 1, "<u4")
-    choice = 0
-    for index, row in enumerate(rows):
-        request, count = row.sequence.request, row.choice_count
-        rules = request.rules
-        ids[index, : len(rules.logit_bias)] = list(rules.logit_bias)
-        values[index, : len(rules.logit_bias)] = list(rules.logit_bias.values())
-        if rules.masks is not None and row.chooses:
-            output = row.sequence.tokens[len(request.prompt) :]
-            drafted = row.token_ids[row.known_count :]
-            first = choice + count - row.draft_count - 1
-            for place, mask in enumerate(rules.masks.along(output, drafted), start=first):
-                allowed[place] = np.frombuffer(mask.to_bytes(4 * words, "little"), "<u4")
-        choice += count
-    return TokenLimits(ids, values, allowed)
 
 
 def _pack_penalties(rows: Sequence[Row], size: int) -> Penalties:

@@ -29,14 +29,9 @@ from blockdraft_verifier.device.feature_form import (
     read_compilation,
     split,
 )
-from blockdraft_verifier.device.packing import (
-    StepInputs,
-    TokenLimits,
-    pack,
-    pack_limits,
-    reading,
-)
+from blockdraft_verifier.device.packing import StepInputs, pack, reading
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
+from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 from blockdraft_verifier.scheduling.sequence import RankedLogProbs
 from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
@@ -150,6 +145,7 @@ class ModelRunner:
         self._steps: dict[Bucket, Any] = {}
         # On the devices already, for the many steps without biases and masks; by rows and choices.
         self._no_limits: dict[tuple[int, int], TokenLimits] = {}
+        self._limits = LimitsPacker(decoder.config.vocab_size)
         self._features = NO_FEATURES
         self.max_block = 0
 
@@ -191,7 +187,7 @@ class ModelRunner:
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
         self._no_limits = {
-            shape: jax.device_put(self._pack_limits((), bucket), self.layout.replicated)
+            shape: jax.device_put(no_limits(bucket, self.model.vocab_size), self.layout.replicated)
             for shape, bucket in {(one.rows, one.choices): one for one in self.buckets}.items()
         }
         self._steps = {}
@@ -234,8 +230,8 @@ class ModelRunner:
 
     def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
         """Run one step over `rows` in a shape that need not be the smallest that holds them."""
-        limited = any(row.sequence.request.rules.limits_tokens for row in rows)
-        limits = self._pack_limits(rows, bucket) if limited else None
+        limited = any(row.limits_tokens for row in rows)
+        limits = self._limits.pack(rows, bucket) if limited else None
         return self._execute(bucket, self._pack(rows, bucket), limits)
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
@@ -260,7 +256,7 @@ class ModelRunner:
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end."""
         bucket = self.buckets[step]
-        like = (self._pack((), bucket), self._pack_limits((), bucket))
+        like = (self._pack((), bucket), no_limits(bucket, self.model.vocab_size))
         # The limits come only where there are any.
         sent = from_bytes(inputs, like if len(inputs) == byte_count(like) else like[:1])
         outputs = self._execute(bucket, *sent)
@@ -277,9 +273,6 @@ class ModelRunner:
             num_pages=self.settings.num_pages,
             max_pages=self._max_pages,
         )
-
-    def _pack_limits(self, rows: Sequence[Row], bucket: Bucket) -> TokenLimits:
-        return pack_limits(rows, bucket, self.model.vocab_size)
 
     def _execute(
         self, bucket: Bucket, inputs: StepInputs, limits: TokenLimits | None = None

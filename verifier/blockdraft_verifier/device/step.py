@@ -29,8 +29,9 @@ from blockdraft_verifier.device.cache import (
 )
 from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
 from blockdraft_verifier.device.logits_processing import process_logits
-from blockdraft_verifier.device.packing import StepInputs, TokenLimits, pack, pack_limits
+from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
+from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
 
 FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
@@ -77,7 +78,7 @@ def run_step(
     )
     # Few requests have rules, and to apply them takes longer than to choose.
     choices = jax.lax.cond(
-        inputs.rules_wanted[0],
+        inputs.limits_wanted[0] | inputs.penalties_wanted[0],
         lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
         lambda: choose(logits),
     )
@@ -120,7 +121,7 @@ class TargetStep:
         layout = self.layout
         sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
         inputs = pack((), bucket, **sizes, max_pages=self.max_pages)
-        limits = pack_limits((), bucket, nnx.merge(self.graph, weights).config.vocab_size)
+        limits = no_limits(bucket, nnx.merge(self.graph, weights).config.vocab_size)
         cache = jax.eval_shape(functools.partial(allocate_cache, layout))
         leaves, tree = jax.tree.flatten(weights)
         described = (

@@ -6,7 +6,7 @@ to it, which says what drafts cost, and how likely a token is gained there. Wher
 none is. For prompt lookup, estimates are by length of the match.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -65,16 +65,25 @@ class AcceptanceEstimate:
         """Return an estimate that takes this one as its prior."""
         return AcceptanceEstimate(list(self.by_position), going_on=list(self.going_on))
 
-    def update(self, drafted: int, accepted: int, *, ended_early: bool = False) -> None:
-        """Learn from one verification."""
+    def update(
+        self,
+        drafted: int,
+        accepted: int,
+        *,
+        ended_early: bool = False,
+        forced: Collection[int] = (),
+    ) -> None:
+        """Learn from one verification; tokens at `forced` positions were not the drafter's."""
         asked = drafted + ended_early
         # Positions after the first miss, or after a draft's end, were not tested.
         tested = min(accepted + 1, asked)
         _lengthen(self.by_position, self.trials, tested, PRIOR_ACCEPTANCE)
-        for position in range(tested):
-            _learn(self.by_position, self.trials, position, position < accepted)
         _lengthen(self.going_on, self.asked, asked, 1.0)
         for position in range(asked):
+            if position in forced:
+                continue
+            if position < tested:
+                _learn(self.by_position, self.trials, position, position < accepted)
             _learn(self.going_on, self.asked, position, position < drafted)
 
     def accepted_of(self, length: int) -> float:

@@ -38,7 +38,7 @@ class FinishedStep:
             if usage.first_token_time is None:
                 usage.first_token_time = self.ended_at
             else:
-                usage.count_verification(row.draft_count, change.accepted, row.source)
+                usage.count_verification(row.sources, change.accepted)
                 usage.verify_seconds += self.result.seconds
                 usage.draft_seconds += self.times.draft
                 usage.transport_seconds += self.times.transport

@@ -225,8 +225,7 @@ class Engine:
         self.conclude()
         features = drafter.features if drafter is not None else NO_FEATURES
         max_block = self.lengths.use_blocks(drafter.block_size if drafter is not None else 1)
-        # As many tokens have logits in every step.
-        self.scheduler.max_scored_tokens = max_block
+        self.scheduler.max_block = max_block
         self.lengths.forget_acceptance()
         costs = self.lengths.costs
         if costs is None or not self._runner.compiled_for(features, max_block):

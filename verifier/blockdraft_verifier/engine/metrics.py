@@ -1,10 +1,13 @@
 """Prometheus metrics of the verifier; the list with queries is docs/metrics.md."""
 
+import itertools
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as CounterMetric
 
 from blockdraft_verifier.drafting.draft_caches import REPAIR_CAUSES
 from blockdraft_verifier.drafting.sync import DraftTimes
@@ -16,7 +19,7 @@ PREFIX = "blockdraft_verifier"
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+Metric = TypeVar("Metric", CounterMetric, Gauge, Histogram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class VerifierMetrics:
         def new(kind: type[Metric], name: str, text: str, *labels: str, **options: Any) -> Metric:
             return kind(f"{PREFIX}_{name}", text, labels, registry=registry, **options)
 
-        gauge, counter = partial(new, Gauge), partial(new, Counter)
+        gauge, counter = partial(new, Gauge), partial(new, CounterMetric)
         self.running = gauge("running_sequences", "Sequences being decoded.")
         self.waiting = gauge("waiting_sequences", "Sequences waiting to be admitted.")
         self.pages_used = gauge("pages_used", "KV cache pages owned by live sequences.")
@@ -60,7 +63,7 @@ class VerifierMetrics:
         self.output_tokens = counter("output_tokens", "Tokens generated.")
         self.drafts = counter(
             "drafts",
-            "Drafts verified, of at least one token, by source: drafter, prompt_lookup.",
+            "Drafts verified, of at least one token, by source: drafter, prompt_lookup, grammar.",
             "source",
         )
         self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
@@ -70,8 +73,13 @@ class VerifierMetrics:
             "Drafted tokens accepted, by source and position in the block, from 1.",
             *("source", "position"),
         )
+        self.discarded = counter(
+            "discarded_draft_tokens",
+            "Drafted tokens that were not verified, as the grammar of the output forbids them.",
+            "source",
+        )
         for source in DraftSource:
-            for metric in (self.drafts, self.drafted, self.accepted):
+            for metric in (self.drafts, self.drafted, self.accepted, self.discarded):
                 metric.labels(source.value)
         self.repairs = counter(
             "sync_repairs",
@@ -147,20 +155,21 @@ class VerifierMetrics:
         # The step that ends a prompt gains a token too, but verifies nothing.
         verified = [c for c in progress if c.row.start >= len(c.row.sequence.request.prompt)]
         self.verifications.inc(len(verified))
-        for source in DraftSource:
-            drafted = [c for c in verified if c.row.draft_count and c.row.source is source]
-            if drafted:
-                self._count_drafted(source.value, drafted)
-
-    def _count_drafted(self, source: str, verified: list[Progress]) -> None:
-        """Count verifications of tokens that one source drafted."""
-        accepted = [change.accepted for change in verified]
-        self.drafts.labels(source).inc(len(accepted))
-        self.drafted.labels(source).inc(sum(change.row.draft_count for change in verified))
-        self.accepted.labels(source).inc(sum(accepted))
-        for position in range(1, max(accepted) + 1):
-            reached = sum(count >= position for count in accepted)
-            self.accepted_at.labels(source, str(position)).inc(reached)
+        drafts: Counter[DraftSource] = Counter()
+        drafted: Counter[DraftSource] = Counter()
+        accepted: Counter[tuple[DraftSource, int]] = Counter()
+        for change in verified:
+            sources = change.row.sources
+            drafts.update(set(sources))
+            drafted.update(sources)
+            accepted.update(zip(sources[: change.accepted], itertools.count(1)))
+            self.discarded.labels(change.row.source.value).inc(change.row.discarded)
+        for source, count in drafts.items():
+            self.drafts.labels(source.value).inc(count)
+            self.drafted.labels(source.value).inc(drafted[source])
+        for (source, position), count in accepted.items():
+            self.accepted.labels(source.value).inc(count)
+            self.accepted_at.labels(source.value, str(position)).inc(count)
 
     def count_finished(self, sequence: Sequence) -> None:
         """Count a sequence that ended by itself."""

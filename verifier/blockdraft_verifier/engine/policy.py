@@ -70,6 +70,8 @@ class DraftLengths:
         self._prompt_lookup_block = settings.prompt_lookup_block if settings.prompt_lookup else 1
         self._max_block = 1
         self._overall = Known()
+        # The same of outputs that have a grammar.
+        self._constrained = Known()
         self._known: dict[Sequence, Known] = {}
         self._steps = 0
         # What probes may cost by now.
@@ -153,8 +155,13 @@ class DraftLengths:
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
 
     def _offer(self, sequence: Sequence, length: int) -> "Offer":
-        """Return what prompt lookup found, and what to expect of `length` drafted tokens."""
+        """Return what prompt lookup found, and what to expect of `length` drafted tokens.
+
+        Nothing needs to be drafted where the grammar says what comes.
+        """
         found = self._survival(sequence)
+        if length and sequence.grammar is not None and sequence.grammar.forces(length):
+            return Offer()
         if not sequence.draftable:
             return Offer(found)
         length, estimate = _limited(sequence, length), self._known[sequence].drafts
@@ -182,7 +189,7 @@ class DraftLengths:
         outcome = known.prompt_lookup.search()
         if outcome is not None:
             known.matches.update(outcome)
-            self._overall.matches.update(outcome)
+            self._all_like(sequence).matches.update(outcome)
         match = known.prompt_lookup.match
         if match is None:
             return []
@@ -226,15 +233,20 @@ class DraftLengths:
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
         self._overall.drafts = AcceptanceEstimate()
+        self._constrained.drafts = AcceptanceEstimate()
 
     def add(self, sequence: Sequence) -> None:
-        """Expect of a new sequence what was seen of all others."""
+        """Expect of a new sequence what was seen of all others like it."""
         enabled = self._prompt_lookup_block > 1 and sequence.request.prompt_lookup
+        others = self._all_like(sequence)
         self._known[sequence] = Known(
-            self._overall.drafts.successor(),
-            self._overall.matches.successor(),
+            others.drafts.successor(),
+            others.matches.successor(),
             PromptLookup(sequence.tokens) if enabled else None,
         )
+
+    def _all_like(self, sequence: Sequence) -> Known:
+        return self._overall if sequence.grammar is None else self._constrained
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
@@ -270,10 +282,14 @@ class DraftLengths:
         """Learn what a step accepted."""
         for change in progress:
             row = change.row
-            if change.new_tokens and row.draft_count and row.source is DraftSource.DRAFTER:
-                for known in (self._known[row.sequence], self._overall):
+            drafted = row.draft_count or row.discarded
+            if change.new_tokens and drafted and row.source is DraftSource.DRAFTER:
+                for known in (self._known[row.sequence], self._all_like(row.sequence)):
                     known.drafts.update(
-                        row.draft_count, change.accepted, ended_early=row.ended_early
+                        row.draft_count,
+                        change.accepted,
+                        ended_early=row.ended_early,
+                        forced=row.forced,
                     )
 
 

@@ -65,6 +65,12 @@ class LogitsRules:
         """Whether there are biases or masks."""
         return bool(self.logit_bias) or self.masks is not None
 
+    @property
+    def penalizes(self) -> bool:
+        """Whether there is a penalty."""
+        penalties = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+        return penalties != (1.0, 0.0, 0.0)
+
 
 NO_RULES = LogitsRules()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
+from blockdraft_verifier.scheduling.grammar import GrammarError, Guided
 from blockdraft_verifier.scheduling.pages import (
     OutOfPagesError,
     PageAllocator,
@@ -38,13 +39,35 @@ class Row:
     token_ids: tuple[int, ...]  # known tokens, then `draft_count` drafted ones
     draft_count: int
     source: DraftSource = DraftSource.DRAFTER
-    ended_early: bool = False  # whether the drafter was asked for more of them than it drafted
+    # Whether the drafter was asked for more of them than it drafted, or the grammar cut its draft.
+    ended_early: bool = False
+    forced: tuple[int, ...] = ()  # places of those that the grammar left no choice of
+    discarded: int = 0  # tokens of the draft that the grammar cut
     scored: bool = False  # whether log probabilities of the prompt are wanted of it
 
     @property
     def known_count(self) -> int:
         """How many of `token_ids` are known to be right."""
         return len(self.token_ids) - self.draft_count
+
+    @property
+    def drafted(self) -> tuple[int, ...]:
+        """The drafted tokens."""
+        return self.token_ids[self.known_count :]
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether some tokens may not be chosen after it, or have a bias."""
+        sequence = self.sequence
+        return sequence.grammar is not None or sequence.request.rules.limits_tokens
+
+    @property
+    def sources(self) -> list[DraftSource]:
+        """Where each drafted token comes from."""
+        sources = [self.source] * self.draft_count
+        for place in self.forced:
+            sources[place] = DraftSource.GRAMMAR
+        return sources
 
     @property
     def choice_count(self) -> int:
@@ -98,8 +121,8 @@ class Scheduler:
         self.waiting = WaitingSequences()
         self.running: list[Sequence] = []  # in order of admission
         self.preempted: list[Sequence] = []  # since the engine last emptied the list
-        # Most tokens of a prompt in a step that gives their log probabilities.
-        self.max_scored_tokens = 1
+        # Most tokens of a row whose logits are wanted, which is compiled.
+        self.max_block = 1
         self._turns = 0
 
     @property
@@ -191,14 +214,12 @@ class Scheduler:
 
     def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
-        request = sequence.request
         limit = min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
         for count, token in enumerate(gained, start=1):
-            if token in request.stop_token_ids:
-                sequence.finish_reason = FinishReason.STOP
-                return gained[:count]
-            if count >= limit:
+            sequence.finish_reason = _end_at(token, sequence)
+            if sequence.finish_reason is None and count >= limit:
                 sequence.finish_reason = FinishReason.LENGTH
+            if sequence.finish_reason is not None:
                 return gained[:count]
         return gained
 
@@ -246,16 +267,29 @@ class Scheduler:
 
     def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
         draft = sequence.draft or Draft(())
-        drafted = draft.token_ids
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of a completion comes from the target, so no draft is needed for it.
-        count = max(0, min(len(drafted), room, sequence.remaining - 1, length_left - 1))
+        most = max(0, min(room, sequence.remaining - 1, length_left - 1))
+        guided = Guided(draft.token_ids[:most])
+        if sequence.grammar is not None:
+            allowed = sequence.request.max_draft_tokens
+            most = min(most, self.max_block - 1, most if allowed is None else allowed)
+            guided = sequence.grammar.guide(guided.token_ids, most)
+        tokens = guided.token_ids
         start = sequence.committed
-        if not self._grow(sequence, start + 1 + count, rows):
+        if not self._grow(sequence, start + 1 + len(tokens), rows):
             return None
-        ended_early = draft.ended_early and count == len(drafted)
-        tokens = (sequence.anchor, *drafted[:count])
-        return Row(sequence, start, tokens, count, draft.source, ended_early)
+        whole = len(tokens) >= len(draft.token_ids)
+        return Row(
+            sequence,
+            start,
+            (sequence.anchor, *tokens),
+            len(tokens),
+            draft.source,
+            guided.cut > 0 or (draft.ended_early and whole),
+            guided.forced,
+            guided.cut,
+        )
 
     def _prefill_row(
         self, sequence: Sequence, used: int, budget: int, rows: list[Row]
@@ -264,7 +298,7 @@ class Scheduler:
         count = prefill_chunk(len(sequence.tokens) - start, used, budget)
         scored = sequence.scores_prompt
         if scored:
-            count = min(count, self.max_scored_tokens)
+            count = min(count, self.max_block)
         if not self._grow(sequence, start + count, rows):
             return None
         tokens = tuple(sequence.tokens[start : start + count])
@@ -317,6 +351,16 @@ class Scheduler:
 
     def _page_count(self, length: int) -> int:
         return -(-length // self.pages.page_size)
+
+
+def _end_at(token: int, sequence: Sequence) -> FinishReason | None:
+    """Return why a sequence ends with a token that is new to it, if it does."""
+    try:
+        ends = sequence.grammar is not None and sequence.grammar.consume(token)
+    except GrammarError:
+        return FinishReason.GRAMMAR_FAILED
+    ends = ends or token in sequence.request.stop_token_ids
+    return FinishReason.STOP if ends else None
 
 
 def _background(sequence: Sequence) -> bool:

@@ -13,9 +13,13 @@ import enum
 from array import array
 from collections import Counter
 from collections.abc import Callable, MutableSequence
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from llguidance import LLMatcher
+
 from blockdraft_models.sampling_options import GREEDY, Sampling
+from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
 
 
@@ -24,6 +28,8 @@ class FinishReason(enum.Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    # The parser of its grammar gave up.
+    GRAMMAR_FAILED = "grammar_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class GenerationRequest:
     emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
     rules: LogitsRules = NO_RULES
+    grammar: LLMatcher | None = None  # what the output must look like, compiled
     max_output_tokens: int = 128  # most tokens to generate, `emitted` included
     stop_token_ids: frozenset[int] = frozenset()
     # Number of alternatives to report per token, None for no log probabilities.
@@ -66,6 +73,7 @@ class DraftSource(enum.Enum):
 
     DRAFTER = "drafter"
     PROMPT_LOOKUP = "prompt_lookup"
+    GRAMMAR = "grammar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ class Draft:
 class Usage:
     """What a sequence has consumed so far; times in seconds.
 
-    The tokens that prompt lookup drafted are counted apart as well.
+    The tokens that prompt lookup drafted, or the grammar forced, are counted apart as well.
     """
 
     cached_prompt_tokens: int = 0
@@ -94,18 +102,17 @@ class Usage:
     transport_seconds: float = 0.0
     prompt_lookup_drafted: int = 0
     prompt_lookup_accepted: int = 0
+    forced: int = 0
     # How often so many tokens were drafted and so many of them accepted.
     _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
-    def count_verification(
-        self, drafted: int, accepted: int, source: DraftSource = DraftSource.DRAFTER
-    ) -> None:
-        """Count one verification of `drafted` tokens of which the first `accepted` were right."""
+    def count_verification(self, sources: Items[DraftSource], accepted: int) -> None:
+        """Count one verification of tokens from these sources; the first `accepted` were right."""
         self.verification_steps += 1
-        if source is DraftSource.PROMPT_LOOKUP:
-            self.prompt_lookup_drafted += drafted
-            self.prompt_lookup_accepted += accepted
-        self._verified[drafted, accepted] += 1
+        self.prompt_lookup_drafted += sources.count(DraftSource.PROMPT_LOOKUP)
+        self.prompt_lookup_accepted += sources[:accepted].count(DraftSource.PROMPT_LOOKUP)
+        self.forced += sources[:accepted].count(DraftSource.GRAMMAR)
+        self._verified[len(sources), accepted] += 1
 
     @property
     def drafted_per_position(self) -> list[int]:
@@ -151,13 +158,17 @@ class Sequence:
     draftable: bool = True  # whether drafting for it is possible at all
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
+    grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
     # Of the prompt's tokens but the first, as far as it was computed.
     prompt_log_probs: list[RankedLogProbs] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
-        """Start from the prompt and what was already delivered."""
-        self.tokens = [*self.request.prompt, *self.request.emitted]
+        """Start from the prompt and what was delivered; `GrammarError` if that cannot be."""
+        request = self.request
+        self.tokens = [*request.prompt, *request.emitted]
+        if request.grammar is not None:
+            self.grammar = Grammar(request.grammar, request.emitted)
 
     @property
     def output_count(self) -> int:

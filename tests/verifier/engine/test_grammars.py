@@ -1,0 +1,162 @@
+"""Constrained outputs: what an independent reference says, and the same with every drafter."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLParserLimits
+from tests.fakes.drafting import DraftRule
+from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
+from tests.verifier.engine.test_loop import oracle
+from tests.verifier.grammars import (
+    END,
+    choice_of,
+    constrained_requests,
+    matcher,
+    text_grammar,
+    tiny_tokenizer,
+)
+from tests.verifier.support import CONFIG, TINY_ENGINE, decode, link_to, make_engine, wrong
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
+from blockdraft_models.sampling_options import Sampling
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+
+VOCAB = CONFIG.vocab_size
+
+TEXTS = ["alpha", "alphabet", "beta", "", "été", "al", "{}"]
+
+
+def allowed_after(output: Sequence[int]) -> list[int]:
+    """Return the tokens of bytes that one of the texts goes on with, and the end where one ends."""
+    texts = [list(text.encode()) for text in TEXTS]
+    so_far = list(output)
+    following = [text[len(so_far) :] for text in texts if text[: len(so_far)] == so_far]
+    return [rest[0] if rest else END for rest in following]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_the_choice_is_the_best_of_what_the_language_allows(
+    decoder: Decoder, plain: Engine, temperature: float
+) -> None:
+    target = ReferenceDecoder(CONFIG, params_from_decoder(decoder))
+    compiled = matcher(tiny_tokenizer(), choice_of(TEXTS))
+    rng, said = random.Random(1), set()
+    for seed in range(8):
+        prompt = tuple(rng.choices(range(256), k=rng.randint(1, 20)))
+        request = GenerationRequest(
+            "r",
+            prompt,
+            sampling=Sampling(temperature=temperature, seed=seed),
+            grammar=compiled,
+            stop_token_ids=frozenset((END,)),
+        )
+        [outcome] = decode(plain, [request])
+        output: list[int] = []
+        # Where nothing can follow, the output ends without an end token.
+        while END not in output and allowed_after(output) != [END]:
+            tokens = [*prompt, *output]
+            scores = target.logits(tokens)[-1]
+            if temperature:
+                words = jnp.asarray(seed_words(seed))[None]
+                noise = np.asarray(gumbel_noise(words, jnp.asarray([len(tokens)]), VOCAB))[0]
+                scores = scores / temperature + noise
+            output.append(max(allowed_after(output), key=lambda token: scores[token]))
+        assert outcome.tokens == output
+        assert outcome.events[-1].finish_reason is FinishReason.STOP
+        said.add(tuple(output))
+    assert len(said) > 1
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, DraftRule]:
+    """What the drafter drafts, for a test to say."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def drafting(decoder: Decoder, scripts: dict[str, DraftRule]) -> Engine:
+    return make_engine(decoder, link_to(lambda *place: scripts["drafts"](*place)), pages=48)
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 0.9])
+def test_drafting_never_changes_a_constrained_output(
+    plain: Engine, drafting: Engine, scripts: dict[str, DraftRule], right: float
+) -> None:
+    requests = constrained_requests(int(10 * right), count=72)
+    expected = [outcome.tokens for outcome in decode(plain, requests)]
+    scripts["drafts"] = oracle(requests, expected, right) if right else wrong
+    before = _counted(drafting)
+    outcomes = decode(drafting, requests)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    assert sum(outcome.usage.forced for outcome in outcomes) > 100
+    accepted, discarded = (after - b for after, b in zip(_counted(drafting), before, strict=True))
+    assert (accepted > 100) == (right > 0)
+    assert discarded > 50
+    # A replay is followed through its grammar first.
+    halves = [(each, tokens) for each, tokens in zip(requests, expected, strict=True) if tokens[1:]]
+    again = [replace(each, emitted=tuple(out[: len(out) // 2])) for each, out in halves]
+    for request, outcome, (_, tokens) in zip(again, decode(drafting, again), halves, strict=True):
+        assert [*request.emitted, *outcome.tokens] == tokens
+
+
+def _counted(engine: Engine) -> list[float]:
+    """Return how many of the drafter's tokens were accepted, and how many the grammar cut."""
+    counters = (engine.metrics.accepted, engine.metrics.discarded)
+    return [counter.labels("drafter")._value.get() for counter in counters]
+
+
+def test_forced_tokens_are_drafted_without_a_drafter(decoder: Decoder, plain: Engine) -> None:
+    alone = make_engine(decoder, config=replace(TINY_ENGINE, prompt_lookup=True))
+    requests = [replace(r, prompt_lookup=False) for r in constrained_requests(2, count=24)]
+    expected = [outcome.tokens for outcome in decode(plain, requests)]
+    outcomes = decode(alone, requests)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    for outcome in outcomes:
+        # All of them were right.
+        assert sum(outcome.usage.drafted_per_position) == outcome.usage.forced
+    assert sum(outcome.usage.forced for outcome in outcomes) > 40
+    plainly = decode(alone, [replace(request, max_draft_tokens=0) for request in requests])
+    assert [outcome.tokens for outcome in plainly] == expected
+    assert not any(outcome.usage.forced for outcome in plainly)
+
+
+def test_requests_without_a_grammar_are_undisturbed_by_those_beside_them(plain: Engine) -> None:
+    constrained = constrained_requests(3, count=6)
+    without = [replace(request, grammar=None) for request in constrained]
+    expected = [decode(plain, [request])[0].tokens for request in without]
+    mixed = [one for pair in zip(without, constrained, strict=True) for one in pair]
+    assert [outcome.tokens for outcome in decode(plain, mixed)][::2] == expected
+
+
+def test_the_grammar_comes_before_other_masks(plain: Engine) -> None:
+    compiled = matcher(tiny_tokenizer(), choice_of(["abba", "xyzzy"]))
+    for allowed, said in ((b"xyz", "xyzzy"), (b"ab", "abba"), (b"xa", None), (b"q", None)):
+        masks = TokenMasks(VOCAB, allowed=tuple(allowed), min_tokens=1, stop_token_ids=(END,))
+        request = GenerationRequest("r", (1, 2), grammar=compiled, rules=LogitsRules(masks=masks))
+        output = bytes(decode(plain, [request])[0].tokens).decode()
+        assert output == said or (said is None and output in ("abba", "xyzzy"))
+
+
+def test_an_output_that_the_parser_gives_up_on_fails_alone(plain: Engine) -> None:
+    ambiguous = LLMatcher(
+        tiny_tokenizer(),
+        text_grammar(lark='start: e "!"\ne: e e e | e e | "a"'),
+        log_level=0,
+        limits=LLParserLimits(step_max_items=200),
+    )
+    [other] = constrained_requests(5, count=1)
+    [expected] = decode(plain, [other])
+    biased = LogitsRules(logit_bias={ord("!"): -100.0})
+    failing = GenerationRequest("r", (1, 2), grammar=ambiguous, rules=biased, max_output_tokens=60)
+    failed, undisturbed = decode(plain, [failing, other])
+    assert failed.events[-1].finish_reason is FinishReason.GRAMMAR_FAILED
+    assert 10 < len(failed.tokens) < 60
+    assert set(failed.tokens[:-1]) == {ord("a")}
+    assert undisturbed.tokens == expected.tokens

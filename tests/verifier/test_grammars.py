@@ -1,0 +1,148 @@
+"""Grammars of requests: what is compiled, what is refused and how, and what stays bounded."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.verifier.grammars import GRAMMARS, choice_of, text_grammar, tiny_grammars, tiny_tokenizer
+
+from blockdraft_models.errors import TokenizerError
+from blockdraft_runtime.status import ServiceError
+from blockdraft_verifier import grammars as module
+from blockdraft_verifier.grammars import MAX_GRAMMAR_BYTES, GrammarCompiler, tokenizer_of
+
+
+def chain(length: int) -> str:
+    """Return a schema in which one reference follows another."""
+    parts = {f"a{i}": {"properties": {"x": {"$ref": f"#/$defs/a{i + 1}"}}} for i in range(length)}
+    return text_grammar({"$ref": "#/$defs/a0", "$defs": {**parts, f"a{length}": {}}})
+
+
+async def refused(grammar: str) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await tiny_grammars().compile(grammar)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.field == "sampling.constraint"
+    return caught.value.message
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+UNIQUE = {"type": "array", "uniqueItems": True}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (text_grammar(of(a={}, b=of(c={"type": "strin"}))), "strin at #/properties/b/properties/c"),
+        (text_grammar(of(**{"a/b~": UNIQUE})), '["uniqueItems"] at #/properties/a~1b~0'),
+        (text_grammar({"anyOf": [{}, UNIQUE], "items": UNIQUE}), '["uniqueItems"] at #/'),
+        (text_grammar({"$defs": {"x": UNIQUE}, **of(q={"$ref": "#/$defs/x"})}), "at #/$defs/x"),
+        (text_grammar({"$ref": "#/nowhere"}), "'/nowhere' does not exist at #"),
+        (text_grammar({"$ref": "#"}), "no output is possible at #"),
+        (text_grammar({"type": "string", "pattern": "(a"}), "unclosed group at #"),
+        (text_grammar(False), "schema is false at #"),
+        (text_grammar(5), "must be an object or boolean at #"),
+        (text_grammar(of(a={"multipleOf": 97}, b={"multipleOf": 0.1009})), "is above 10000"),
+        (text_grammar(lark='start: %json {"multiple\\u004ff": 99991}'), "is above 10000"),
+        (text_grammar(lark="start: a\na[max_tokens=3]: /x+/"), "are not supported"),
+        (json.dumps({"grammars": [{"json_schema": {}}], "max_tokens": 5}), "no list of grammars"),
+        (text_grammar(lark='start: "a" b'), 'at 1(8): unknown name: "b"'),
+        (text_grammar(lark="start: start"), "no output is possible"),
+        (text_grammar(lark="start: <|nothing|>"), "unknown special token"),
+        (choice_of(["x" * MAX_GRAMMAR_BYTES]), f"more than {MAX_GRAMMAR_BYTES} bytes"),
+        *(
+            (text, "no list of grammars")
+            for text in ("", "{}", "[1]", '{"grammars": []}', "[" * 9999)
+        ),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_by_its_place(grammar: str, said: str) -> None:
+    assert said in await refused(grammar)
+
+
+async def test_a_long_chain_of_references_does_not_overflow_the_stack() -> None:
+    # In a thread of the usual stack, the process would end here.
+    assert not (await tiny_grammars().compile(chain(3000))).is_error()
+
+
+async def test_each_grammar_is_compiled_once_and_the_latest_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+
+    def compiling(tokenizer: LLTokenizer, grammar: str, **options: Any) -> LLMatcher:
+        compiled.append(grammar)
+        return LLMatcher(tokenizer, grammar, **options)
+
+    monkeypatch.setattr(module, "LLMatcher", compiling)
+    monkeypatch.setattr(module, "_KEPT", 3)
+    compiler = tiny_grammars()
+    first = await asyncio.gather(*(compiler.compile(GRAMMARS[0]) for _ in range(5)))
+    assert len(set(map(id, first))) == len(compiled) == 1
+    for grammar in GRAMMARS[1:3]:
+        await compiler.compile(grammar)
+    assert await compiler.compile(GRAMMARS[0]) is first[0]
+    await compiler.compile(GRAMMARS[3])  # in place of the second
+    assert await compiler.compile(GRAMMARS[0]) is first[0]
+    assert len(compiled) == 4
+    await compiler.compile(GRAMMARS[1])
+    assert len(compiled) == 5
+
+
+async def test_a_grammar_that_compiles_too_long_is_refused_and_disturbs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go_on = threading.Event()
+
+    def waiting(tokenizer: LLTokenizer, grammar: str, **options: Any) -> LLMatcher:
+        assert go_on.wait(60)
+        return LLMatcher(tokenizer, grammar, **options)
+
+    compiler = tiny_grammars()
+    monkeypatch.setattr(module, "LLMatcher", waiting)
+    monkeypatch.setattr(module, "MAX_COMPILE_SECONDS", 0.05)
+    with pytest.raises(ServiceError, match="did not compile within"):
+        await compiler.compile(GRAMMARS[0])
+    # A caller that goes away leaves it to others.
+    monkeypatch.setattr(module, "MAX_COMPILE_SECONDS", 60)
+    leaving = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
+    staying = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    go_on.set()
+    assert not (await staying).is_error()
+
+
+async def test_a_target_without_a_usable_tokenizer_takes_no_grammar(tmp_path: Path) -> None:
+    def nothing() -> LLTokenizer:
+        raise TokenizerError("there is none")
+
+    with pytest.raises(ServiceError, match="there is none") as caught:
+        await GrammarCompiler(nothing).compile(GRAMMARS[0])
+    assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.reason == "CONSTRAINTS_UNSUPPORTED"
+    with pytest.raises(TokenizerError):
+        tokenizer_of(str(tmp_path), 300)
+
+
+def test_the_tokenizer_of_a_target_has_the_vocabulary_of_the_model(tmp_path: Path) -> None:
+    write_hf_checkpoint(random_decoder(tiny_config(vocab_size=270)), tmp_path)
+    # The model's vocabulary may be padded beyond the tokenizer's.
+    tokenizer = tokenizer_of(str(tmp_path), 300)
+    assert tokenizer.vocab_size == 300
+    matcher = LLMatcher(tokenizer, text_grammar(lark=r"start: /(.|\n)*/"))
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    tokens = {token for token in range(320) if allowed >> token & 1}
+    # Bytes that begin a character, and the end; no control token, and none that is not there.
+    assert tokens == {*range(0x80), *range(0xC2, 0xF5), *tiny_tokenizer().eos_tokens}
+    assert json.loads(text_grammar(True))["grammars"] == [{"json_schema": True}]
