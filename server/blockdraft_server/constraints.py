@@ -23,8 +23,8 @@ MAX_TAGS = 128
 
 FIELD = "sampling.constraint"
 # As models usually write JSON; there is one way to write most of it then, so that it is drafted.
-_NOTHING = '""'
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_NOTHING = '""'  # in Lark
 
 
 def check_constraint(constraint: inference_pb2.OutputConstraint) -> None:
@@ -49,6 +49,9 @@ def check_constraint(constraint: inference_pb2.OutputConstraint) -> None:
             _check_tag(f"{field}.tags[{index}]", tag)
         if not value.required:
             _check_triggers(f"{field}.tags", {_trigger(tag) for tag in value.tags})
+    elif kind == "json_object":
+        if not value:
+            raise invalid_argument(field, f"{field} must be true where it is set")
     else:
         _check_there(field, value)
     if kind == "regex" and re.sub(r"\\.", "", value, flags=re.DOTALL).endswith("\\"):
@@ -117,7 +120,7 @@ def grammar_of(
             body = f"{grammar.free_text(constraint.free_text)} ({body})"
         return grammar.whole(body)
     except (ValueError, RecursionError) as error:
-        # A number beyond those of JSON, or so deep that it could just be read.
+        # A number beyond those of JSON, no Unicode, or so deep that it could just be read.
         raise invalid_argument(FIELD, f"{FIELD} holds unusable JSON: {error}") from None
 
 
@@ -136,7 +139,9 @@ class _Grammar:
     def whole(self, start: str) -> str:
         """Return the whole grammar, of completions that match the expression `start`."""
         main = {"name": "main", "lark_grammar": "\n".join([f"start: {start}", *self._rules])}
-        return json.dumps({"grammars": [main, *self._others]}, allow_nan=False)
+        whole = {"grammars": [main, *self._others]}
+        # What cannot be encoded is half of a surrogate pair.
+        return json.dumps(whole, allow_nan=False, ensure_ascii=False).encode().decode()
 
     def body(self, constraint: inference_pb2.OutputConstraint) -> str:
         """Return the expression for the constrained part."""

@@ -92,9 +92,10 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], field: str) -> None:
     assert caught.value.field == f"sampling.constraint{field}"
 
 
-def test_json_that_can_be_read_but_not_written_is_refused() -> None:
-    with pytest.raises(ServiceError, match="not JSON compliant"):
-        grammar(json_schema='{"minimum": 1e999}')
+@pytest.mark.parametrize("schema", ['{"minimum": 1e999}', '{"const": "\\ud800"}'])
+def test_json_that_can_be_read_but_not_written_is_refused(schema: str) -> None:
+    with pytest.raises(ServiceError, match="holds unusable JSON"):
+        grammar(json_schema=schema)
 
 
 def test_schemas_as_deep_as_can_be_are_refused_or_written() -> None:

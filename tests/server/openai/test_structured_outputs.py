@@ -138,6 +138,15 @@ async def test_what_the_verifier_finds_wrong_is_named_as_it_was_asked_for(
     [name] = fields
     assert (status, found["error"]["param"]) == (400, name)
     assert found["error"]["message"] == f"{name} cannot be compiled: it is too large"
+    verifier.refusal = ServiceError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "CONSTRAINT_TOO_COMPLEX",
+        "sampling.constraint takes too much",
+        field="sampling.constraint",
+    )
+    status, found = await chat(http, server, **fields, stream=stream)
+    assert (status, found["error"]["code"]) == (400, "constraint_too_complex")
+    assert (found["error"]["param"], found["error"]["message"]) == (name, f"{name} takes too much")
     # Other errors are told as they are.
     verifier.refusal = ServiceError(grpc.StatusCode.INTERNAL, "INTERNAL", "sampling.constraint")
     _, found = await chat(http, server, **fields)
