@@ -16,7 +16,7 @@ CACHE = Path(__file__).parents[2] / ".cache"
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny target with as many layers as a DFlash drafter takes features from."""
+    """Return a tiny target, of few layers to compile."""
     path = tmp_path_factory.mktemp("target")
     write_target(path)
     return path

@@ -53,8 +53,7 @@ def tiny_decoder() -> Decoder:
     return Decoder(CONFIG, dtype=jnp.float32, rngs=nnx.Rngs(0))
 
 
-def write_target(directory: Path, num_layers: int = 5) -> None:
-    # As many layers as a default drafter takes features from.
+def write_target(directory: Path, num_layers: int = 2) -> None:
     decoder = Decoder(tiny_config(num_layers=num_layers), dtype=jnp.float32, rngs=nnx.Rngs(0))
     write_hf_checkpoint(decoder, directory)
 

@@ -101,6 +101,7 @@ def test_an_interrupted_run_of_plain_decoding_alone_goes_on(
     bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--method", "plain", "--max-tokens", "13", "--output", str(tmp_path / "out")]
+    arguments += ["--target", "target"]
     add = ResultStore.add
 
     def add_then_interrupt(self: ResultStore[Any], key: Any, record: Any) -> None:

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 HANG_SECONDS = 6.0
 ASK_SECONDS = 30.0
-SEQUENCES = 8
+SEQUENCES, STEP_TOKENS = 8, 16
 VERIFIERS = ("verifier-1", "verifier-2")
 # Programs run for milliseconds here: compiling them is most of a restart.
 ENVIRONMENT = {
@@ -244,7 +244,7 @@ class Stack:
             # Fewer pages than all sequences could want: some are preempted.
             cache=CacheSettings(max_model_len=256, num_pages=64),
             engine=EngineSettings(
-                scheduler=SchedulerSettings(max_sequences=SEQUENCES, max_step_tokens=32),
+                scheduler=SchedulerSettings(max_sequences=SEQUENCES, max_step_tokens=STEP_TOKENS),
                 dtype="bfloat16",
                 draft_policy="fixed",
             ),

@@ -1,8 +1,8 @@
 """A pod of a rendered overlay, run on this machine's CPU as a kubelet would run it.
 
 Command, variables, probes and grace period are the overlay's. What a machine without TPU and a
-target of a few kilobytes ask for is replaced: platform, split, paths, ports and sizes. Sizes are
-those of tests/e2e/test_serve.py, whose compiled programs are found again.
+target of a few kilobytes ask for is replaced: platform, split, paths, ports and sizes. Target and
+sizes are those of tests/e2e/test_serve.py, whose compiled programs are found again.
 """
 
 import contextlib
@@ -21,15 +21,14 @@ from typing import Any
 import grpc
 import psutil
 import yaml
-from flax import nnx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.deploy.tools import DEPLOY, ROOT, Manifest, run, variables
-from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tiny import write_hf_checkpoint
 from tests.patience import until
 from tests.supervised import child_of
+from tests.verifier.support import tiny_decoder
 
 from blockdraft_client import Client, SamplingParams
-from blockdraft_models.decoder.model import Decoder
 
 GRPC = "0.0.0.0:50051"
 LONG = SamplingParams(max_tokens=150, ignore_eos=True, temperature=1.0, seed=5)
@@ -38,11 +37,12 @@ SMALL = {
     "DRAFT_POLICY": "fixed",
     "DTYPE": "bfloat16",
     "MAX_SEQUENCES": "4",
-    "MAX_STEP_TOKENS": "32",
+    "MAX_STEP_TOKENS": "16",
     "MAX_MODEL_LEN": "256",
-    "KV_CACHE_MEMORY": "16MiB",
     "PAGE_SIZE": "16",
 }
+# Of a TPU, and of a KV cache that fills its memory.
+UNSET = ("BLOCKDRAFT_SERVE_TPU_SPLIT", "BLOCKDRAFT_SERVE_KV_CACHE_MEMORY")
 
 
 @dataclass
@@ -156,7 +156,7 @@ def rendered(overlay: str) -> tuple[Manifest, ...]:
 def write_target(folder: Path) -> Path:
     """Write a target of a few kilobytes."""
     target = folder / "target"
-    write_hf_checkpoint(Decoder(tiny_config(num_layers=5), rngs=nnx.Rngs(0)), target)
+    write_hf_checkpoint(tiny_decoder(), target)
     return target
 
 
@@ -205,4 +205,4 @@ def small(target: Path) -> dict[str, str]:
     cache = ROOT / ".cache" / "serve-tests" / "xla"
     sizes: dict[str, Any] = {**SMALL, "TARGET": target, "COMPILATION_CACHE": cache}
     told = {f"BLOCKDRAFT_SERVE_{name}": str(value) for name, value in sizes.items()}
-    return {**told, "BLOCKDRAFT_SERVE_TPU_SPLIT": ""}
+    return {**told, **dict.fromkeys(UNSET, "")}

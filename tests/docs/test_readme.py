@@ -31,8 +31,13 @@ def environment() -> dict[str, str]:
     return {
         **told,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        # Steps for more sequences than the pages ask for take a quarter of a start to compile.
-        "BLOCKDRAFT_SERVE_MAX_SEQUENCES": "2",
+        # What `make demo` serves, for all: other shapes of steps would take minutes to compile.
+        "BLOCKDRAFT_SERVE_MAX_SEQUENCES": "1",
+        "BLOCKDRAFT_SERVE_MAX_MODEL_LEN": "512",
+        "BLOCKDRAFT_SERVE_MAX_STEP_TOKENS": "32",
+        # As many as training needs.
+        "BLOCKDRAFT_TRAIN_CORPUS_LIMIT": "8",
+        "BLOCKDRAFT_TRAIN_CORPUS_BATCH_SIZE": "8",
     }
 
 

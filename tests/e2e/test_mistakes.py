@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.models.tiny import write_hf_checkpoint
+from tests.verifier.support import tiny_decoder
 
 MOST_LINES = 4
 USAGE, FAILED = 2, 1
@@ -20,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "bad.gguf").write_bytes(os.urandom(2000))
     (folder / "empty").mkdir()
+    write_hf_checkpoint(tiny_decoder(), folder / "tiny")
     (folder / "bad.toml").write_text("[serve\n")
     (folder / "unknown.toml").write_text("[serve]\nmax-sequence = 3\n")
     (folder / "prompts.jsonl").write_text('{"id": "a"}\n')
@@ -87,12 +90,12 @@ def beside_information(lines: list[str]) -> list[str]:
         ("generate hello --temperature hot", USAGE, "--temperature"),
         ("generate", USAGE, "prompt"),
         (
-            "serve --max-model-len 9000",
+            "serve --target tiny --drafter random --max-model-len 9000",
             USAGE,
-            "more than the 8192 tokens the model was made for",
+            "more than the 512 tokens the model was made for",
         ),
         (
-            "serve --kv-cache-memory 1MiB --max-model-len 64",
+            "serve --target tiny --drafter random --kv-cache-memory 1KiB --max-model-len 64",
             USAGE,
             "raise --kv-cache-memory to",
         ),

@@ -27,9 +27,8 @@ SETTINGS = EngineSettings(
     scheduler=SchedulerSettings(max_sequences=4, max_step_tokens=16, max_context_tokens=256),
     dtype="bfloat16",
 )
+# Of the usual widths, scanned and int8 layers go through it below.
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": {"kind": "llama"},
-    "qwen3": {"kind": "qwen3"},
     # Heads as wide as those of published models, and one key head for all queries.
     "wide heads": {"kind": "qwen3", "head_dim": 64, "hidden_size": 96, "num_kv_heads": 1},
     # Widths that divide evenly by nothing, and as many key heads as query heads.
@@ -56,16 +55,7 @@ def decoder_of(config: DecoderConfig) -> Decoder:
     return Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
 
 
-# Of the usual widths, scanned and int8 layers go through it here, too.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("llama", marks=pytest.mark.slow),
-        pytest.param("qwen3", marks=pytest.mark.slow),
-        "wide heads",
-        "odd",
-    ],
-)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_targets_of_every_kind(name: str) -> None:
     check(decoder_of(config(**CONFIGS[name])))
 
