@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Beside a prompt of the most bytes: names and options, and what encoding a conversation takes.
-_ROOM_BYTES = 256 * 1024
+# Beside a prompt of the most bytes: a constraint, names and options, and what encoding a
+# conversation takes.
+_ROOM_BYTES = 512 * 1024
 
 # For TLS and the beginning of HTTP/2. A client that connects and sends nothing is dropped then.
 HANDSHAKE_MILLISECONDS = 20_000

@@ -32,6 +32,10 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> Collection[int]:
         """Token ids with which the model ends a completion."""
 
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that are no text, by their spelling."""
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`; control tokens in it are read as plain text."""
 

@@ -6,13 +6,14 @@ tokens, `sequence_request` the rest. Unset options get their defaults here and n
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import grpc
 
 from blockdraft_models.sampling_options import MAX_LOG_PROBS
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.constraints import check_constraint, grammar_of
 from blockdraft_server.field_checks import (
     ModelLimits,
     check,
@@ -72,6 +73,8 @@ def check_request(request: GenerationRequest) -> None:
     stops = len(sampling.stop_token_ids)
     check_count("sampling.stop_token_ids", stops, MAX_STOP_TOKEN_IDS, "ids")
     check_rules(sampling)
+    if sampling.HasField("constraint"):
+        check_constraint(sampling.constraint)
 
 
 def sequence_request(
@@ -80,12 +83,14 @@ def sequence_request(
     limits: ModelLimits,
     eos_token_ids: Collection[int],
     encode: Callable[[str], list[int]],
+    control_tokens: Mapping[str, int],
 ) -> verifier_pb2.SequenceRequest:
     """Return the verifier's request for a request that passed `check_request`.
 
     A `max_output_tokens` that does not fit into the context is reduced; such a completion ends with
     FINISH_REASON_LENGTH like any other that reached its limit. The target's own end tokens stop it
-    too, unless the request ignores them. `encode` is the target's, for bad words.
+    too, unless the request ignores them. `encode` is the target's, for bad words, and so are the
+    `control_tokens`, by their spelling, for a constraint.
     """
     sampling, speculation = request.sampling, request.speculation
     check_length(len(prompt_token_ids), limits)
@@ -95,6 +100,7 @@ def sequence_request(
     wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
     stops = {*(() if sampling.ignore_eos else eos_token_ids), *sampling.stop_token_ids}
     rules = logits_rules(sampling, limits, encode)
+    constrained = sampling.HasField("constraint")
     asked = verifier_pb2.SequenceRequest(
         prompt_token_ids=prompt_token_ids,
         sampling=verifier_pb2.TokenSampling(
@@ -108,9 +114,10 @@ def sequence_request(
         max_output_tokens=min(wanted, room),
         stop_token_ids=sorted(stops),
         prompt_lookup_disabled=speculation.prompt_lookup_disabled,
-        # What rules bring about is not the target's own text.
-        recordable=not speculation.learning_disabled and rules is None,
+        # What rules or a constraint bring about is not the target's own text.
+        recordable=not (speculation.learning_disabled or rules is not None or constrained),
         rules=rules,
+        grammar=grammar_of(sampling.constraint, control_tokens) if constrained else "",
     )
     if sampling.HasField("log_probs"):
         asked.log_probs = sampling.log_probs

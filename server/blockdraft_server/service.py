@@ -213,7 +213,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 # The limits may have changed meanwhile.
                 limits = self._model_limits()
                 asked = sequence_request(
-                    request, token_ids, limits, tokenizer.eos_token_ids, tokenizer.encode
+                    request,
+                    token_ids,
+                    limits,
+                    tokenizer.eos_token_ids,
+                    tokenizer.encode,
+                    tokenizer.control_tokens,
                 )
                 take_tokens(len(token_ids) + asked.max_output_tokens)
                 timer.prompt(len(token_ids))

@@ -5,10 +5,12 @@ million token ids, or half a million empty messages, fit into a few megabytes. S
 walked first, no further than a request of a sensible size goes. Pure.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from blockdraft_runtime.status import invalid_argument, malformed
+from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES, constraint_too_large
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.request import prompt_too_long
 
@@ -18,7 +20,7 @@ MAX_LISTED_TOKENS = 256 * 1024
 MAX_FIELDS = 4096
 # Shorter requests cannot hold up others.
 _UNCHECKED_BYTES = 4096
-# Most bytes of all but the prompt: stop sequences, stop tokens, names.
+# Most bytes of all but the prompt and a constraint: stop sequences, stop tokens, names.
 _MAX_OTHER_BYTES = 64 * 1024
 # Normalizing may shorten a text before it is tokenized: a syllable of three letters becomes one.
 _SHRINKING = 4
@@ -30,6 +32,10 @@ _PROMPT = 2
 _PROMPT_TEXT = 3  # of vLLM's requests
 _TEXT, _TOKEN_IDS, _CONVERSATION = 1, 2, 3
 _VALUES, _MESSAGES, _CONTENT = 1, 1, 2
+# Of the options, and those of a constraint that hold lists.
+_SAMPLING, _CONSTRAINT, _LISTS = 3, 19, (4, 5)
+# The same of vLLM's requests, where several fields are constraints and one of them a list.
+_VLLM_SAMPLING, _VLLM_TEXTS, _VLLM_LIST = 4, (16, 17, 18, 19), 21
 # Wire types of protobuf.
 _VARINT, _FIXED_64, _BYTES, _GROUP, _GROUP_END, _FIXED_32 = range(6)
 
@@ -90,6 +96,8 @@ def _checked(
         raise invalid_argument(prompt, message, limit=MAX_FIELDS) from None
     except ValueError:
         raise malformed() from None
+    if size.constraint_bytes > MAX_CONSTRAINT_BYTES:
+        raise constraint_too_large(size.constraint_bytes)
     if size.other_bytes > _MAX_OTHER_BYTES:
         message = f"all but the prompt has {size.other_bytes} bytes, at most {_MAX_OTHER_BYTES} may"
         raise invalid_argument(rest, message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
@@ -111,7 +119,13 @@ class EncodedSize:
     text_bytes: int = 0  # text of the prompt, of all messages of a conversation together
     # Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
     id_bytes: int = 0
-    other_bytes: int = 0  # all but the prompt
+    other_bytes: int = 0  # all but the prompt and a constraint
+    constraint_bytes: int = 0  # among the others if it has too many parts to be looked at
+
+    def add_constraint(self, start: int, end: int) -> None:
+        """Count the bytes of a constraint, which were among the others."""
+        self.constraint_bytes += end - start
+        self.other_bytes -= end - start
 
 
 def encoded_size(data: bytes) -> EncodedSize:
@@ -125,6 +139,13 @@ def encoded_size(data: bytes) -> EncodedSize:
         if (number, kind) == (_PROMPT, _BYTES):
             size.other_bytes -= end - start
             _add_prompt(size, walk, start, end)
+        elif (number, kind) == (_SAMPLING, _BYTES):
+            options = _Walk(data)
+            with contextlib.suppress(TooManyFieldsError):
+                for place in options.messages(start, end, _CONSTRAINT):
+                    for holder in options.messages(*place, *_LISTS):
+                        options.count(*holder)
+                    size.add_constraint(*place)
     return size
 
 
@@ -158,6 +179,14 @@ def _tokenized_size(data: bytes) -> EncodedSize:
             if number == _PROMPT:
                 for inner, _, first, last in walk.fields(start, end):
                     size.id_bytes += (last - first) * (inner == _TOKEN_IDS)
+        elif (number, kind) == (_VLLM_SAMPLING, _BYTES):
+            options = _Walk(data)
+            with contextlib.suppress(TooManyFieldsError):
+                for place in options.messages(start, end, *_VLLM_TEXTS):
+                    size.add_constraint(*place)
+                for holder in options.messages(start, end, _VLLM_LIST):
+                    options.count(*holder)
+                    size.add_constraint(*holder)
     return size
 
 
@@ -192,6 +221,17 @@ class _Walk:
                 raise ValueError("a field goes beyond its message")
             yield tag >> 3, kind, start, value_end
             start = value_end
+
+    def messages(self, start: int, end: int, *numbers: int) -> Iterator[tuple[int, int]]:
+        """Yield where the values begin and end of those fields that are messages or texts."""
+        for number, kind, first, last in self.fields(start, end):
+            if number in numbers and kind == _BYTES:
+                yield first, last
+
+    def count(self, start: int, end: int) -> None:
+        """Count the fields of a message of which no more is to be known."""
+        for _ in self.fields(start, end):
+            pass
 
     def _varint(self, start: int, end: int) -> tuple[int, int]:
         value = 0

@@ -183,8 +183,8 @@ def test_penalties_are_exact_under_drafting(
 
 
 def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="response_format is not supported"):
-        chat(client, response_format={"type": "json_object"})
+    with pytest.raises(openai.BadRequestError, match="modalities is not supported"):
+        chat(client, modalities=["text", "audio"])
 
 
 def test_a_prompt_that_is_too_long_is_a_bad_request(client: openai.OpenAI) -> None:

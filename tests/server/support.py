@@ -43,6 +43,7 @@ class ByteTokenizer:
 
     vocab_size = 258
     eos_token_ids = (EOS,)
+    control_tokens: Mapping[str, int] = {"<end>": EOS, "<turn>": 257}
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

@@ -26,6 +26,17 @@ def random_request(rng: np.random.Generator) -> inference_pb2.GenerateRequest:
     request.sampling.temperature = rng.random()
     request.sampling.seed = int(rng.integers(-(2**62), 2**62))
     request.sampling.stop_sequences.extend(random_text(rng) for _ in range(rng.integers(4)))
+    constraint = request.sampling.constraint
+    match rng.integers(4):
+        case 0:
+            constraint.json_schema = random_text(rng)
+        case 1:
+            constraint.choice.texts.extend(random_text(rng) for _ in range(rng.integers(4)))
+        case 2:
+            constraint.structural_tags.tags.add(begin=random_text(rng))
+            constraint.free_text.end = random_text(rng)
+        case _:
+            request.sampling.ClearField("constraint")
     return request
 
 
@@ -44,7 +55,9 @@ def test_sizes_are_those_of_the_decoded_request() -> None:
         # Tag and length of the packed list are not of it.
         overhead = 0 if not ids.values else 2 if size.id_bytes < 128 else 3
         assert size.id_bytes == ids.ByteSize() - overhead
-        assert size.other_bytes == request.ByteSize() - request.prompt.ByteSize()
+        assert size.constraint_bytes == request.sampling.constraint.ByteSize()
+        apart = request.prompt.ByteSize() + size.constraint_bytes
+        assert size.other_bytes == request.ByteSize() - apart
 
 
 def test_what_is_written_twice_is_added_up() -> None:
@@ -67,7 +80,8 @@ def test_garbage_is_refused_or_measured_and_never_more() -> None:
             size = encoded_size(bytes(data))
         except ValueError:
             continue
-        assert 0 <= size.text_bytes + size.id_bytes + size.other_bytes <= 2 * len(data)
+        apart = size.text_bytes + size.id_bytes + size.constraint_bytes
+        assert 0 <= apart + size.other_bytes <= 2 * len(data)
 
 
 def test_whatever_decodes_can_be_walked() -> None:
@@ -94,6 +108,21 @@ def test_a_walk_is_not_long(field: bytes) -> None:
             data = bytes([tag]) + varint(len(data)) + data
         with pytest.raises(TooManyFieldsError):
             encoded_size(data)
+
+
+def test_what_has_too_many_parts_to_be_looked_at_is_no_constraint() -> None:
+    texts = [""] * (MAX_FIELDS + 1)
+    for sampling in (
+        inference_pb2.SamplingOptions(
+            constraint=inference_pb2.OutputConstraint(choice=inference_pb2.Choices(texts=texts))
+        ),
+        inference_pb2.SamplingOptions(
+            constraint=inference_pb2.OutputConstraint(regex="a"), stop_sequences=texts
+        ),
+    ):
+        request = inference_pb2.GenerateRequest(sampling=sampling)
+        size = encoded_size(request.SerializeToString())
+        assert (size.constraint_bytes, size.other_bytes) == (0, request.ByteSize())
 
 
 def varint(value: int) -> bytes:

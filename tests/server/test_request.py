@@ -1,3 +1,4 @@
+import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +24,10 @@ def checked(
     request: inference_pb2.StreamGenerateRequest, prompt: int = 4
 ) -> verifier_pb2.SequenceRequest:
     check_request(request)
-    return sequence_request(request, [1] * prompt, LIMITS, (EOS,), ByteTokenizer().encode)
+    tokenizer = ByteTokenizer()
+    return sequence_request(
+        request, [1] * prompt, LIMITS, (EOS,), tokenizer.encode, tokenizer.control_tokens
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,9 @@ def test_the_offending_item_is_named(changes: dict[str, Any], field: str) -> Non
 
 def test_the_offending_token_of_a_prompt_is_named() -> None:
     with pytest.raises(ServiceError) as caught:
-        sequence_request(text_request(), [0, 299, 1, 300], LIMITS, (EOS,), ByteTokenizer().encode)
+        sequence_request(
+            text_request(), [0, 299, 1, 300], LIMITS, (EOS,), ByteTokenizer().encode, {}
+        )
     assert caught.value.field == "prompt.token_ids.values[3]"
     assert caught.value.metadata["value"] == "300"
 
@@ -139,6 +145,21 @@ def test_rules_reach_the_verifier_and_only_if_there_are_any() -> None:
     assert not asked.recordable
 
 
+def test_a_constraint_reaches_the_verifier_as_a_grammar() -> None:
+    assert checked(text_request()).grammar == ""
+    schema = inference_pb2.OutputConstraint(json_schema='{"type": "string"}')
+    schema.free_text.end = "<turn>"
+    asked = checked(text_request(constraint=schema))
+    main, other = json.loads(asked.grammar)["grammars"]
+    # The tokenizer's control token of that name.
+    assert "<[257]>" in main["lark_grammar"]
+    assert other["json_schema"]["type"] == "string"
+    assert not asked.recordable
+    with pytest.raises(ServiceError) as caught:
+        check_request(text_request(constraint=inference_pb2.OutputConstraint()))
+    assert caught.value.field == "sampling.constraint"
+
+
 class WordTokenizer(ByteTokenizer):
     """Begins a text with BOS, and has another token for a word after a space."""
 
@@ -148,7 +169,7 @@ class WordTokenizer(ByteTokenizer):
 
 def test_bad_words_are_forbidden_at_the_beginning_and_after_a_space() -> None:
     request = text_request(bad_words=["word"])
-    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode).rules
+    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode, {}).rules
     assert [list(word.token_ids) for word in rules.bad_words] == [[6], [107]]
 
 

@@ -14,6 +14,7 @@ from tests.server.support import Running, failure, serving, until
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime import status
 from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.sizes import MAX_LISTED_TOKENS
 
 SIZE = 4 << 20
@@ -71,6 +72,12 @@ def stop_sequence() -> inference_pb2.GenerateRequest:
     return request
 
 
+def constraint() -> inference_pb2.GenerateRequest:
+    request = inference_pb2.GenerateRequest(prompt=inference_pb2.Prompt(text="a"))
+    request.sampling.constraint.json_schema = " " * SIZE
+    return request
+
+
 def long_text() -> inference_pb2.GenerateRequest:
     return inference_pb2.GenerateRequest(prompt=inference_pb2.Prompt(text="a" * SIZE))
 
@@ -82,6 +89,7 @@ def long_text() -> inference_pb2.GenerateRequest:
         (empty_messages, "INVALID_ARGUMENT"),
         (stop_tokens, "INVALID_ARGUMENT"),
         (stop_sequence, "INVALID_ARGUMENT"),
+        (constraint, "INVALID_ARGUMENT"),
         (long_text, "PROMPT_TOO_LONG"),
     ],
 )
@@ -98,6 +106,21 @@ async def test_what_is_too_large_is_refused_before_it_is_decoded(
     error = await asyncio.wait_for(failure(raw(data)), PATIENCE_SECONDS)
     assert error.reason == reason
     assert decoded == [0]
+
+
+async def test_a_constraint_may_be_long() -> None:
+    verifier = FakeVerifier()
+    async with serving(verifier, limits=LimitsSettings(max_prompt_bytes=1000)) as server:
+        request = long_text()
+        request.prompt.text = "a" * 60
+        schema = '{"description": "%s"}'
+        room = MAX_CONSTRAINT_BYTES - len(schema) - len("abcd")
+        request.sampling.constraint.json_schema = schema % ("x" * room)
+        await server.stub.Generate(request)
+        assert len(verifier.requests[0].grammar) > room
+        request.sampling.constraint.json_schema += " " * 20
+        error = await failure(server.stub.Generate(request))
+        assert error.field == "sampling.constraint"
 
 
 def blocked(server: Running, method: str) -> tuple[threading.Event, threading.Event]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from blockdraft_models.errors import TokenizerError
+from blockdraft_models.tokenizer.tool_prompt import with_tools_in_words
 
 Message = Mapping[str, Any]
 """A message with its role and content; what else there is, the template may use."""
@@ -54,7 +55,8 @@ class ChatTemplate:
     ) -> tuple[str, dict[int, str]]:
         """Render a conversation, in which only the template's control tokens are spelled out.
 
-        Tools and further `arguments` are variables that the template has to use.
+        Further `arguments` are variables that the template has to use. Tools are one too; if it
+        does not use them, the messages tell of them in words.
 
         A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
         are swapped for single private-use characters before rendering, so that the template
@@ -63,7 +65,11 @@ class ChatTemplate:
         be translated back.
         """
         _check(messages)
-        given = {**(arguments or {}), **({"tools": list(tools)} if tools else {})}
+        given = dict(arguments or {})
+        if "tools" not in self.variables:
+            messages = with_tools_in_words(messages, tools)
+        elif tools:
+            given["tools"] = list(tools)
         for name in given:
             if name not in self.variables:
                 raise TokenizerError(f"the model's chat template does not take {name}")

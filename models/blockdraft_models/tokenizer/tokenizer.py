@@ -22,16 +22,17 @@ from blockdraft_models.tokenizer.files import CHAR_TO_BYTE, read_directory, read
 class Tokenizer:
     """A model's tokenizer and chat template; stateless, safe to share between threads.
 
-    Special tokens are all control tokens, of which those of EOS end a generation.
+    Special tokens are all control tokens, of which those of EOS end a generation;
+    `control_tokens` are their ids by how the files spell them.
     """
 
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     adds_bos: bool
     special_token_ids: frozenset[int]
+    control_tokens: Mapping[str, int]
     template: ChatTemplate | None
     _backend: Backend
-    _special_ids: Mapping[str, int]
     _special_pattern: re.Pattern[str]
 
     @property
@@ -90,7 +91,7 @@ class Tokenizer:
         """Render and encode a conversation; only the template can write control tokens.
 
         The generation prompt opens the assistant's turn. Tools and further arguments are for the
-        template, which has to take them.
+        template; see `ChatTemplate.render`.
         """
         if self.template is None:
             raise TokenizerError("the model has no chat template; send plain text instead")
@@ -105,7 +106,7 @@ class Tokenizer:
         # The pattern captures, so that odd pieces are control tokens and even ones text.
         for index, piece in enumerate(self._special_pattern.split(text)):
             if index % 2:
-                ids.append(self._special_ids[piece])
+                ids.append(self.control_tokens[piece])
             elif piece:
                 ids.extend(self._encode_plain(piece.translate(spelling)))
         return ids
@@ -151,8 +152,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         eos_token_ids=files.eos_token_ids,
         adds_bos=adds_bos,
         special_token_ids=frozenset(special_ids.values()),
+        control_tokens=special_ids,
         _backend=backend,
-        _special_ids=special_ids,
         _special_pattern=re.compile(f"({pattern})"),
         template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
     )

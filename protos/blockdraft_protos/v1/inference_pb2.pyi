@@ -565,8 +565,9 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the model may call, each a JSON object in the form of OpenAI's tools. Refused if the model's
-        chat template knows of no tools.
+        """What the model may call, each a JSON object in the form of OpenAI's tools. If the model's chat
+        template knows of no tools, the system message tells of them, and how to call them: as JSON
+        between <tool_call> and </tool_call>.
         """
 
     def __init__(

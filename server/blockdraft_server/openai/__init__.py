@@ -1,6 +1,6 @@
 """OpenAI's HTTP API, in the process of the server: a third face of `InferenceService`.
 
 * `http_server`: HTTP, keys, TLS, errors
-* `fields`, `requests`: from JSON to our requests
+* `requests`, `tools`, `structured_outputs`: from JSON to our requests
 * `responses`, `output_parser`: from our messages to JSON
 """

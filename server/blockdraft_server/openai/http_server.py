@@ -17,23 +17,27 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.merging import merged
 from blockdraft_server.openai.output_parser import OutputFormat
 from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
+from blockdraft_server.openai.structured_outputs import naming
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
-# Beside the text of a prompt, of which JSON may make three times as many bytes: names and options.
+# Beside the text of a prompt and a constraint, of which JSON may make three times as many bytes:
+# names and options.
 _ROOM_BYTES = 256 * 1024
 _ESCAPING = 3
 
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401,
     grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
@@ -99,7 +103,8 @@ class HttpServer:
         self._pool = pool
         self._keys = keys
         self._tls = None if settings.tls is None else _tls(settings.tls)
-        most = _ESCAPING * settings.limits.max_prompt_bytes + _ROOM_BYTES
+        texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
+        most = _ESCAPING * texts + _ROOM_BYTES
         application = web.Application(client_max_size=most)
         application.add_routes(
             [
@@ -148,9 +153,15 @@ class HttpServer:
     async def _chat(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
         asked = chat_request(await _body(request))
         found = OutputFormat.of(self.template, asked.template_arguments)
-        # Without tools there are no calls: a tag is text then.
-        found = replace(found, tool_calls=found.tool_calls and asked.tools)
-        return await self._complete(request, caller, asked, partial(ChatAnswer, format=found))
+        tools, free_text = asked.tools, found.free_text
+        # Without tools there are no calls: a tag is text then. Demanded calls have our form.
+        calls = bool(tools.texts) and (found.tool_calls or tools.tags is not None)
+        found = replace(found, tool_calls=calls)
+        if asked.form is not None and free_text is not None:
+            for one in asked.requests:
+                one.sampling.constraint.free_text.CopyFrom(free_text)
+        answer = partial(ChatAnswer, format=found, named=tools.named)
+        return await self._complete(request, caller, asked, answer)
 
     async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
         asked = completion_request(await _body(request))
@@ -167,12 +178,13 @@ class HttpServer:
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
         answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
         completions = [self._completion(one, caller) for one in asked.requests]
-        async with contextlib.aclosing(merged(completions)) as messages:
-            if asked.stream:
-                return await _stream(request, messages, answer, asked.usage)
-            async for index, message in messages:
-                if message is not None:
-                    answer.keep(index, message)
+        with naming(asked.form):
+            async with contextlib.aclosing(merged(completions)) as messages:
+                if asked.stream:
+                    return await _stream(request, messages, answer, asked.usage)
+                async for index, message in messages:
+                    if message is not None:
+                        answer.keep(index, message)
         return web.json_response(answer.whole())
 
     async def _models(self, request: web.Request, caller: HttpCaller) -> web.Response:
@@ -208,6 +220,8 @@ class HttpServer:
             try:
                 self._keys.tenant(caller.invocation_metadata())
                 return await handler(request, caller)
+            except UnicodeEncodeError:
+                return _refusal(invalid_argument("body", "the body has text that is no Unicode"))
             except RecursionError:
                 return _refusal(invalid_argument("body", "the body is nested too deeply"))
             except Exception as error:

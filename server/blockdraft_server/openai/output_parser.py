@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from blockdraft_protos.v1 import inference_pb2
+
 _THINK, _THOUGHT = "<think>", "</think>"
-_CALL, _CALLED = "<tool_call>", "</tool_call>"
+CALL, CALLED = "<tool_call>", "</tool_call>"
 
 
 Kind = Literal["content", "reasoning", "call"]
-_INSIDE: dict[str, Kind] = {_THINK: "reasoning", _CALL: "call"}
+_INSIDE: dict[str, Kind] = {_THINK: "reasoning", CALL: "call"}
 
 
 class Part(NamedTuple):
@@ -33,6 +35,7 @@ class OutputFormat:
 
     reasoning: bool = False  # whether thoughts are told apart
     begins_reasoning: bool = False  # whether the prompt has opened a thought
+    ends_reasoning: bool = False  # whether the prompt has closed it too
     tool_calls: bool = False  # whether calls of tools are told apart
 
     @classmethod
@@ -40,7 +43,7 @@ class OutputFormat:
         """Judge a `ChatTemplate` that gets these arguments; None knows of nothing."""
         if template is None:
             return cls()
-        source, opened = template.source, False
+        source, opened, closed = template.source, False, False
         if _THINK in source:
             question, none = [{"role": "user", "content": "?"}], re.compile("(?!)")
             # A template may refuse such a conversation, or the arguments; the request will tell.
@@ -48,8 +51,17 @@ class OutputFormat:
                 text, _ = template.render(
                     question, none, add_generation_prompt=True, arguments=arguments
                 )
-                opened = text.rstrip().endswith(_THINK)
-        return cls(_THOUGHT in source, opened, _CALL in source)
+                opened, closed = map(text.rstrip().endswith, (_THINK, _THOUGHT))
+        # Templates that know of no tools leave it to us to tell how they are called.
+        calls = CALL in source or "tools" not in template.variables
+        return cls(_THOUGHT in source, opened, closed, calls)
+
+    @property
+    def free_text(self) -> inference_pb2.FreeText | None:
+        """What may precede text of which a form is demanded; None for nothing."""
+        if not self.reasoning or self.ends_reasoning:
+            return None
+        return inference_pb2.FreeText(begin="" if self.begins_reasoning else _THINK, end=_THOUGHT)
 
 
 class OutputParser:
@@ -76,7 +88,7 @@ class OutputParser:
             self._inside = _INSIDE.get(tag, "content")
             self._began = False  # White space after a tag separates, and says nothing.
         if last:
-            rest = _CALL + self._held if self._inside == "call" else self._held
+            rest = CALL + self._held if self._inside == "call" else self._held
             self._inside = "content" if self._inside == "call" else self._inside
             self._say(parts, rest)
             self._held = ""
@@ -98,9 +110,9 @@ class OutputParser:
         if self._inside == "reasoning":
             return (_THOUGHT,)
         if self._inside == "call":
-            return (_CALLED,)
+            return (CALLED,)
         thinks = self._format.reasoning and not self._began
-        return (*((_THINK,) if thinks else ()), *((_CALL,) if self._format.tool_calls else ()))
+        return (*((_THINK,) if thinks else ()), *((CALL,) if self._format.tool_calls else ()))
 
     def _next(self) -> tuple[int, str] | None:
         """Return where the next tag is, and which; a thought does not begin within a text."""
@@ -126,7 +138,7 @@ def _call(text: str) -> Part:
         name, arguments = found["name"], found.get("arguments", {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # Not a call, whatever it was meant to be; the caller shall see it.
-        return Part("content", f"{_CALL}{text}{_CALLED}")
+        return Part("content", f"{CALL}{text}{CALLED}")
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        return Part("content", f"{_CALL}{text}{_CALLED}")
+        return Part("content", f"{CALL}{text}{CALLED}")
     return Part("call", call={"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})

@@ -8,8 +8,10 @@ from typing import Any
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.field_checks import check, check_count
+from blockdraft_server.json_fields import Fields
 from blockdraft_server.merging import MAX_COMPLETIONS, copies
-from blockdraft_server.openai.fields import Fields
+from blockdraft_server.openai.structured_outputs import Form, asked_form, naming
+from blockdraft_server.openai.tools import Tools, asked_tools
 from blockdraft_server.request import check_request
 
 MAX_PROMPTS = 64
@@ -32,8 +34,9 @@ class CompletionsAsked:
     usage: bool  # whether a stream ends with the usage
     # Of completions whose prompt is told before them: its texts, None where tokens were given.
     echoed: tuple[str | None, ...] = ()
-    # Of a chat: whether the model may call tools, and the arguments of its template.
-    tools: bool = False
+    form: Form | None = None  # what the completions must look like, if anything is demanded
+    # Of a chat: what the model may call, and the arguments of its template.
+    tools: Tools = field(default_factory=Tools)
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -41,12 +44,14 @@ def chat_request(body: object) -> CompletionsAsked:
     """Return what a request for the completion of a chat asks for."""
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
-    choice = fields.take("tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise fields.unsupported("tool_choice")
-    tools = list(_tools(fields))
-    if choice != "none":
-        conversation.tools.extend(tools)
+    tools, form = asked_tools(fields), asked_form(fields)
+    if tools.texts and form is not None:
+        # It would forbid every call.
+        message = f"{form.field} and tools exclude each other unless tool_choice is none"
+        raise invalid_argument(form.field, message)
+    conversation.tools.extend(tools.texts)
+    if tools.tags is not None:
+        form = Form("tools", inference_pb2.OutputConstraint(structural_tags=tools.tags))
     arguments = fields.take("chat_template_kwargs") or {}
     if not isinstance(arguments, dict):
         raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
@@ -56,14 +61,13 @@ def chat_request(body: object) -> CompletionsAsked:
     alternatives = fields.integer("top_logprobs")
     if alternatives is not None and not wants:
         raise invalid_argument("top_logprobs", "top_logprobs needs logprobs")
-    fields.only("parallel_tool_calls", True, False)
     fields.only("functions", [])
     fields.only("modalities", ["text"])
     fields.only("store", False)
     fields.only("add_generation_prompt", True)
     prompt = inference_pb2.Prompt(conversation=conversation)
-    asked = _asked(fields, [prompt], (alternatives or 0) if wants else None)
-    return replace(asked, tools=bool(conversation.tools), template_arguments=arguments)
+    asked = _asked(fields, [prompt], (alternatives or 0) if wants else None, form)
+    return replace(asked, tools=tools, template_arguments=arguments)
 
 
 def completion_request(body: object) -> CompletionsAsked:
@@ -74,7 +78,7 @@ def completion_request(body: object) -> CompletionsAsked:
     fields.only("suffix", "")
     echo = fields.flag("echo")
     fields.only("best_of", 1)
-    asked = _asked(fields, prompts, alternatives)
+    asked = _asked(fields, prompts, alternatives, asked_form(fields))
     if not echo:
         return asked
     for request in asked.requests:
@@ -85,7 +89,10 @@ def completion_request(body: object) -> CompletionsAsked:
 
 
 def _asked(
-    fields: Fields, prompts: list[inference_pb2.Prompt], log_probs: int | None
+    fields: Fields,
+    prompts: list[inference_pb2.Prompt],
+    log_probs: int | None,
+    form: Form | None,
 ) -> CompletionsAsked:
     stream = fields.flag("stream")
     usage = False
@@ -109,7 +116,8 @@ def _asked(
     sampling = _sampling(fields)
     if log_probs is not None:
         sampling.log_probs = log_probs
-    fields.only("response_format", {"type": "text"})
+    if form is not None:
+        sampling.constraint.CopyFrom(form.constraint)
     for name in _IGNORED:
         fields.take(name)
     fields.finish()
@@ -118,9 +126,10 @@ def _asked(
         first = inference_pb2.StreamGenerateRequest(
             model=model, prompt=prompt, sampling=sampling, priority=tiers[priority]
         )
-        check_request(first)
+        with naming(form):
+            check_request(first)
         requests += copies(first, count)
-    return CompletionsAsked(requests, len(prompts), count, stream, stream and usage)
+    return CompletionsAsked(requests, len(prompts), count, stream, stream and usage, form=form)
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
@@ -219,23 +228,6 @@ def _calls(message: Fields) -> Iterator[inference_pb2.ToolCall]:
         )
         function.finish()
         one.finish()
-
-
-def _tools(fields: Fields) -> Iterator[str]:
-    """Yield each tool as JSON, for the model's chat template to show."""
-    tools = fields.take("tools") or []
-    if not isinstance(tools, list):
-        raise invalid_argument("tools", "tools must be a list")
-    for index, tool in enumerate(tools):
-        one = Fields(tool, f"tools[{index}]")
-        if one.text("type") != "function":
-            raise one.unsupported("type")
-        function = Fields(one.take("function"), one.named("function"))
-        if not function.text("name"):
-            raise invalid_argument(function.named("name"), f"{function.named('name')} is missing")
-        # Nothing makes the model keep to a schema.
-        function.only("strict", False)
-        yield json.dumps(tool)
 
 
 def _content(message: Fields, *, optional: bool) -> str:

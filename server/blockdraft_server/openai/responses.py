@@ -134,9 +134,13 @@ class ChatAnswer(Answer):
 
     kind, kind_of_piece, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, *arguments: Any, format: OutputFormat) -> None:
-        """Begin an answer of a model of this format; the rest is for `Answer`."""
+    def __init__(self, *arguments: Any, format: OutputFormat, named: bool) -> None:
+        """Begin an answer of a model of this format, with a call that was demanded by its name.
+
+        The rest is for `Answer`.
+        """
         super().__init__(*arguments)
+        self._named = named
         self._parsers = [OutputParser(format) for _ in self._choices]
         self._calls = [0] * len(self._choices)
 
@@ -157,7 +161,9 @@ class ChatAnswer(Answer):
 
     def _reason(self, index: int, message: Message) -> str | None:
         reason = super()._reason(index, message)
-        return "tool_calls" if reason == "stop" and self._calls[index] else reason
+        # As OpenAI and vLLM, who say "stop" where the caller knows what is called.
+        called = bool(self._calls[index]) and not self._named
+        return "tool_calls" if reason == "stop" and called else reason
 
     def _parts(self, index: int, text: str, last: bool) -> Json:
         """Return the fields of a message or of a delta that `text` adds."""

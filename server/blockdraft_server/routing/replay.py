@@ -10,8 +10,8 @@ cut off at a stop sequence, the server counts from the messages:
   is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
   the last were accepted drafts)
 - lower bounds: `drafted_tokens` and `drafted_per_position` (rejected drafts are never sent, so
-  only the accepted ones are known), `cached_prompt_tokens` (0), `prompt_lookup_drafted_tokens` and
-  `prompt_lookup_accepted_tokens` (0: the source of a draft is not sent)
+  only the accepted ones are known), `cached_prompt_tokens` (0), `prompt_lookup_drafted_tokens`,
+  `prompt_lookup_accepted_tokens` and `forced_tokens` (0: the source of a draft is not sent)
 - measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
   and `decode_time`; `step_times` are 0
 """
@@ -39,6 +39,7 @@ _SUMMED = (
     "verification_steps",
     "prompt_lookup_drafted_tokens",
     "prompt_lookup_accepted_tokens",
+    "forced_tokens",
 )
 _PER_POSITION = ("drafted_per_position", "accepted_per_position")
 _TIMES = ("queue_time", "prefill_time", "decode_time")

@@ -11,6 +11,7 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.merging import MAX_COMPLETIONS, copies
 from blockdraft_server.request import check_request
+from blockdraft_server.structural_tags import structural_tags
 
 _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_STOP: "stop",
@@ -25,8 +26,11 @@ _SAMPLING = frozenset(
         *("temperature", "top_p", "top_k", "min_p", "seed", "n", "logprobs"),
         *("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"),
         *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
-        # They say how the gateway makes text of tokens, and where a constraint begins, if any.
-        *("skip_special_tokens", "spaces_between_special_tokens", "grammar_from_first_token"),
+        # They say how the gateway makes text of tokens.
+        *("skip_special_tokens", "spaces_between_special_tokens"),
+        *("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"),
+        # It does, whatever this says.
+        "grammar_from_first_token",
     )
 )
 
@@ -97,6 +101,7 @@ def _request(request: pb.GenerateRequest) -> inference_pb2.StreamGenerateRequest
         presence_penalty=sampling.presence_penalty,
         logit_bias=sampling.logit_bias,
         min_tokens=min(sampling.min_tokens, _MOST),
+        constraint=_constraint(sampling),
     )
     if sampling.HasField("max_tokens"):
         # More than the context holds is reduced to that.
@@ -112,6 +117,21 @@ def _request(request: pb.GenerateRequest) -> inference_pb2.StreamGenerateRequest
         ids = _ids("tokenized.input_ids", request.tokenized.input_ids)
         prompt.token_ids.values.extend(ids)
     return inference_pb2.StreamGenerateRequest(prompt=prompt, sampling=ours)
+
+
+def _constraint(sampling: pb.SamplingParams) -> inference_pb2.OutputConstraint | None:
+    """Return what the completion must look like; schemas and grammars are as ours."""
+    kind = sampling.WhichOneof("constraint")
+    if kind is None:
+        return None
+    value = getattr(sampling, kind)
+    if kind == "structural_tag":
+        tags = structural_tags(value, f"sampling_params.{kind}")
+        return inference_pb2.OutputConstraint(structural_tags=tags)
+    if kind == "choice":
+        choice = inference_pb2.Choices(texts=value.choices)
+        return inference_pb2.OutputConstraint(choice=choice)
+    return inference_pb2.OutputConstraint(**{kind: value})
 
 
 def _ids(field: str, ids: Sequence[int]) -> Sequence[int]:

@@ -81,9 +81,14 @@ def test_the_template_tells_how_a_model_writes() -> None:
     assert OutputFormat.of(closed) == OutputFormat(reasoning=True, tool_calls=True)
     opened = template("<think>\n{# until </think> #}{% if quick %}</think>{% endif %}")
     assert OutputFormat.of(opened) == OutputFormat(reasoning=True, begins_reasoning=True)
-    assert OutputFormat.of(opened, {"quick": True}) == OutputFormat(reasoning=True)
-    refusing = SimpleNamespace(source="<think></think>", render=lambda *a, **k: int("x"))
+    ended = OutputFormat(reasoning=True, ends_reasoning=True)
+    assert OutputFormat.of(opened, {"quick": True}) == ended
+    refusing = SimpleNamespace(
+        source="<think></think>", variables={"tools"}, render=lambda *a, **k: int("x")
+    )
     assert OutputFormat.of(refusing) == OutputFormat(reasoning=True)
+    # What knows of no tools calls them as we told it to.
+    assert OutputFormat.of(ChatTemplate("", {})) == OutputFormat(tool_calls=True)
 
 
 NOTHING = re.compile("(?!)")
@@ -99,7 +104,7 @@ def test_a_template_gets_tools_and_arguments_and_only_those_it_knows() -> None:
             chat.render(question, NOTHING, add_generation_prompt=True, arguments={name: 1})
     plain = ChatTemplate("{{ messages[0].content }}", {})
     with pytest.raises(ValueError, match="does not take tools"):
-        plain.render(question, NOTHING, add_generation_prompt=True, tools=[{"x": 1}])
+        plain.render(question, NOTHING, add_generation_prompt=True, arguments={"tools": []})
 
 
 def test_control_tokens_are_disarmed_wherever_they_are() -> None:

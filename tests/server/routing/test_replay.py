@@ -100,6 +100,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
         output_tokens=1,
         drafted_tokens=3,
         prompt_lookup_drafted_tokens=2,
+        forced_tokens=1,
         verification_steps=1,
         drafted_per_position=[1, 1, 1],
         accepted_per_position=[0, 0, 0],
@@ -113,6 +114,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 2)
     assert (usage.prompt_lookup_drafted_tokens, usage.prompt_lookup_accepted_tokens) == (2, 0)
+    assert usage.forced_tokens == 1
     assert usage.verification_steps == 2
     assert list(usage.drafted_per_position) == [2, 2, 1]
     assert list(usage.accepted_per_position) == [1, 1, 0]

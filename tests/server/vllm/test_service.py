@@ -1,6 +1,7 @@
 """vLLM's engine protocol: the same completions as by our own, and nothing ignored."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,10 +11,11 @@ from tests.fakes.verifier import FakeVerifier, completion
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import EOS, Running, serving, until
 
-from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime.status import ServiceError, received_error
+from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.vllm import mapping
 
@@ -138,12 +140,7 @@ async def test_stop_texts_and_tokens(server: Running, verifier: FakeVerifier) ->
         {"prompt_logprobs": 0},
         {"truncate_prompt_tokens": -1},
         {"include_stop_str_in_output": True},
-        {"json_schema": "{}"},
-        {"regex": "a"},
-        {"grammar": "a"},
         {"structural_tag": "a"},
-        {"json_object": True},
-        {"choice": b""},
         {"n": 17},
     ],
     ids=lambda sampling: next(iter(sampling)),
@@ -219,11 +216,82 @@ def test_every_field_is_honoured_or_refused() -> None:
             continue
         asked = pb.GenerateRequest()
         value: Any = "1" if field.cpp_type == field.CPPTYPE_STRING else 1
-        if field.name == "choice":
-            value = b"1"
         setattr(asked.sampling_params, field.name, value)
         with pytest.raises(ServiceError, match=f"sampling_params.{field.name} is not supported"):
             mapping.requests_of(asked)
+
+
+SCHEMA = '{"type": "string"}'
+STRUCTURES = {"structures": [{"begin": "<f>", "schema": {"type": "string"}, "end": "</f>"}]}
+CONTENT = {"type": "json_schema", "json_schema": {"type": "string"}}
+TAG = {"type": "tag", "begin": "<f>", "content": CONTENT, "end": "</f>"}
+TRIGGERED = {"type": "triggered_tags", "triggers": ["<g>", "<f"], "tags": [TAG]}
+OURS = {"trigger": "<f", "begin": "<f>", "json_schema": SCHEMA, "end": "</f>"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "ours"),
+    [
+        ({"json_schema": SCHEMA}, {"json_schema": SCHEMA}),
+        ({"json_object": True}, {"json_object": True}),
+        ({"regex": "a|b"}, {"regex": "a|b"}),
+        ({"grammar": "start: /a/"}, {"grammar": "start: /a/"}),
+        ({"choice": {"choices": ["a", "b"]}}, {"choice": {"texts": ["a", "b"]}}),
+        (
+            {"structural_tag": json.dumps({**STRUCTURES, "triggers": ["<f"]})},
+            {"structural_tags": {"tags": [OURS]}},
+        ),
+        (
+            {"structural_tag": json.dumps({"type": "structural_tag", "format": TRIGGERED})},
+            {"structural_tags": {"tags": [OURS]}},
+        ),
+        (
+            {
+                "structural_tag": json.dumps(
+                    {"format": {**TRIGGERED, "at_least_one": True, "stop_after_first": True}}
+                )
+            },
+            {"structural_tags": {"tags": [OURS], "required": True, "single": True}},
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_constraints_are_ours(asked: dict[str, Any], ours: dict[str, Any]) -> None:
+    [found] = mapping.requests_of(request(**asked))
+    assert found.sampling.constraint == inference_pb2.OutputConstraint(**ours)
+
+
+@pytest.mark.parametrize(
+    ("tag", "field"),
+    [
+        ([], ""),
+        ({"type": "other"}, ".type"),
+        ({**STRUCTURES, "triggers": ["<g"]}, ".structures[0].begin"),
+        ({**STRUCTURES, "triggers": ["<f"], "x": 1}, ".x"),
+        ({"structures": [1], "triggers": ["<f"]}, ".structures[0]"),
+        ({"structures": {"a": 1}, "triggers": ["<f"]}, ".structures"),
+        ({"format": {"type": "tag"}}, ".format.type"),
+        ({"format": TRIGGERED, "triggers": []}, ".triggers"),
+        ({"format": {**TRIGGERED, "excludes": ["x"]}}, ".format.excludes"),
+        ({"format": {**TRIGGERED, "tags": [{**TAG, "x": 1}]}}, ".format.tags[0].x"),
+        (
+            {"format": {**TRIGGERED, "tags": [{**TAG, "content": {"type": "any_text"}}]}},
+            ".format.tags[0].content.type",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_tags_of_other_forms_are_refused_by_name(tag: Any, field: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        mapping.requests_of(request(structural_tag=json.dumps(tag)))
+    assert caught.value.field == f"sampling_params.structural_tag{field}"
+
+
+async def test_a_constraint_reaches_the_verifier(server: Running, verifier: FakeVerifier) -> None:
+    await responses(server, request(choice={"choices": ["a", "b"]}))
+    assert '\\"a\\" | \\"b\\"' in verifier.requests[0].grammar
+    found = await refusal(server, request(choice={"choices": [""]}))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "sampling.constraint.choice.texts[0]")
 
 
 async def test_penalties_and_biases_reach_the_verifier(
@@ -328,9 +396,12 @@ async def test_a_request_too_large_to_decode_is_refused(server: Running) -> None
     asked.tokenized.input_ids.extend([1] * 10_000)
     code, _ = await refusal(server, asked)
     assert code is grpc.StatusCode.OUT_OF_RANGE
-    for many in ({"stop": [""] * 100_000}, {"stop_token_ids": [1] * 100_000}):
+    choices = {"choice": {"choices": [""] * 100_000}}
+    for many in ({"stop": [""] * 100_000}, {"stop_token_ids": [1] * 100_000}, choices):
         code, field = await refusal(server, request(**many))
         assert (code, field) == (grpc.StatusCode.INVALID_ARGUMENT, "sampling_params")
+    found = await refusal(server, request(regex="x" * (MAX_CONSTRAINT_BYTES + 1)))
+    assert found == (grpc.StatusCode.INVALID_ARGUMENT, "sampling.constraint")
     asked = request(stop=["x" * 100] * 11_500)
     assert (await refusal(server, asked))[0] is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -1,5 +1,6 @@
 """The fields of a JSON object: each is read with its type, and one that nobody reads is refused."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,10 @@ class Fields:
         """Return the path of a field."""
         return f"{self._path}.{name}" if self._path else name
 
+    def all(self) -> dict[str, Any]:
+        """Return the fields that were not read yet, unread."""
+        return dict(self._values)
+
     def take(self, name: str) -> Any:
         """Return a field of any type, None if it is unset."""
         return self._values.pop(name, None)
@@ -30,9 +35,10 @@ class Fields:
         text: str | None = self._typed(name, str, "a string")
         return text
 
-    def flag(self, name: str) -> bool:
-        """Return true or false, which is also what unset means."""
-        return bool(self._typed(name, bool, "true or false"))
+    def flag(self, name: str, *, unset: bool = False) -> bool:
+        """Return true or false."""
+        value = self._typed(name, bool, "true or false")
+        return unset if value is None else bool(value)
 
     def number(self, name: str) -> float | None:
         """Return a number."""
@@ -63,6 +69,16 @@ class Fields:
             raise self._wrong(name, "a string or a list of strings")
         return value
 
+    def inner(self, name: str) -> "Fields":
+        """Return the fields of an object, of which one that is unset has none."""
+        value = self.take(name)
+        return Fields({} if value is None else value, self.named(name))
+
+    def objects(self, name: str) -> "list[Fields]":
+        """Return the fields of each object of a list."""
+        values = self._typed(name, list, "a list") or []
+        return [Fields(value, f"{self.named(name)}[{at}]") for at, value in enumerate(values)]
+
     def only(self, name: str, *meanings: object) -> None:
         """Refuse a field unless it has one of these values, which ask for nothing."""
         value = self.take(name)
@@ -86,6 +102,16 @@ class Fields:
 
     def _wrong(self, name: str, expected: str) -> ServiceError:
         return invalid_argument(self.named(name), f"{self.named(name)} must be {expected}")
+
+
+def json_value(given: object, path: str) -> object:
+    """Return what is at `path` of a request, or what it is the text of in JSON."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise invalid_argument(path, f"{path} is not valid JSON: {error}") from None
 
 
 def _is_integer(value: object, bits: int) -> bool:

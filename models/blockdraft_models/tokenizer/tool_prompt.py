@@ -1,0 +1,68 @@
+"""Tools for models whose chat template knows of none: told of in words, called in text.
+
+The words and the tags are those that Qwen 2.5 and Hermes learned; other models may follow them, the
+more so where a grammar lets them write nothing else.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_TOOLS = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def with_tools_in_words(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+) -> list[Mapping[str, Any]]:
+    """Return messages of system, user and assistant that tell of `tools`, their calls and answers.
+
+    The tools are added to the system message, calls to what the assistant said; answers that follow
+    one another become one message of the user. Other messages stay as they are.
+    """
+    told: list[Mapping[str, Any]] = []
+    for answers, group in itertools.groupby(messages, lambda message: message["role"] == "tool"):
+        if answers:
+            texts = (f"<tool_response>\n{one['content']}\n</tool_response>" for one in group)
+            told.append({"role": "user", "content": "\n".join(texts)})
+        else:
+            told.extend(map(_with_calls, group))
+    if not tools:
+        return told
+    words = _TOOLS.format(tools="\n".join(map(_json, tools)))
+    if told and told[0]["role"] == "system":
+        first = told.pop(0)
+        words = f"{first['content']}\n\n{words}" if first["content"] else words
+    return [{"role": "system", "content": words}, *told]
+
+
+def _with_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    said = [message["content"]] if message["content"] else []
+    return {**message, "content": "\n".join([*said, *map(_call, calls)])}
+
+
+def _call(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    said = {"name": function["name"], "arguments": function["arguments"]}
+    return f"<tool_call>\n{_json(said)}\n</tool_call>"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,234 @@
+"""What a completion must look like: from the constraint of a request to a grammar of llguidance.
+
+The verifier reads grammars in llguidance's JSON format: a main one in its dialect of Lark and, by
+name, the JSON Schemas and grammars of callers that it refers to. What may precede the constrained
+text and what may surround structural tags becomes lazy lexemes, which end where their last
+characters first occur. Control tokens are no text and stand for themselves. Pure; whether a schema
+or a grammar can be compiled, the verifier finds out.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_server.field_checks import check_count
+
+MAX_CONSTRAINT_BYTES = 256 * 1024
+MAX_CHOICES = 1024
+MAX_TAGS = 128
+
+FIELD = "sampling.constraint"
+# As models usually write JSON; there is one way to write most of it then, so that it is drafted.
+_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_NOTHING = '""'  # in Lark
+
+
+def check_constraint(constraint: inference_pb2.OutputConstraint) -> None:
+    """Check all that needs no tokenizer."""
+    size, kind = constraint.ByteSize(), constraint.WhichOneof("kind")
+    if size > MAX_CONSTRAINT_BYTES:
+        raise constraint_too_large(size)
+    if kind is None:
+        raise invalid_argument(FIELD, f"{FIELD} must say what the completion must look like")
+    field, value = f"{FIELD}.{kind}", getattr(constraint, kind)
+    if kind == "json_schema":
+        _check_schema(field, value)
+    elif kind == "choice":
+        _check_there(f"{field}.texts", value.texts)
+        check_count(f"{field}.texts", len(value.texts), MAX_CHOICES, "texts")
+        for index, text in enumerate(value.texts):
+            _check_there(f"{field}.texts[{index}]", text)
+    elif kind == "structural_tags":
+        _check_there(f"{field}.tags", value.tags)
+        check_count(f"{field}.tags", len(value.tags), MAX_TAGS, "tags")
+        for index, tag in enumerate(value.tags):
+            _check_tag(f"{field}.tags[{index}]", tag)
+        if not value.required:
+            _check_triggers(f"{field}.tags", {_trigger(tag) for tag in value.tags})
+    elif kind == "json_object":
+        if not value:
+            raise invalid_argument(field, f"{field} must be true where it is set")
+    else:
+        _check_there(field, value)
+    if kind == "regex" and re.sub(r"\\.", "", value, flags=re.DOTALL).endswith("\\"):
+        raise invalid_argument(field, f"{field} must not end with a backslash that escapes nothing")
+    if constraint.HasField("free_text"):
+        _check_there(f"{FIELD}.free_text.end", constraint.free_text.end)
+
+
+def constraint_too_large(size: int) -> ServiceError:
+    """Return the error for a constraint of `size` bytes."""
+    message = f"{FIELD} has {size} bytes, at most {MAX_CONSTRAINT_BYTES} may be"
+    return invalid_argument(FIELD, message, bytes=size, limit=MAX_CONSTRAINT_BYTES)
+
+
+def _check_there(field: str, value: Any) -> None:
+    if not value:
+        raise invalid_argument(field, f"{field} must not be empty")
+
+
+def _check_tag(field: str, tag: inference_pb2.StructuralTag) -> None:
+    _check_there(f"{field}.begin", tag.begin)
+    if not tag.begin.startswith(tag.trigger):
+        message = f"{field}.begin must start with the trigger {tag.trigger!r}"
+        raise invalid_argument(f"{field}.begin", message)
+    _check_schema(f"{field}.json_schema", tag.json_schema)
+
+
+def _check_triggers(field: str, triggers: Collection[str]) -> None:
+    # In their order, one that begins with another comes next to one that does.
+    for first, second in itertools.pairwise(sorted(triggers)):
+        if second.startswith(first):
+            message = f"the trigger {first!r} begins the trigger {second!r}, and so hides it"
+            raise invalid_argument(field, message)
+
+
+def _trigger(tag: inference_pb2.StructuralTag) -> str:
+    return tag.trigger or tag.begin
+
+
+def _check_schema(field: str, text: str) -> None:
+    try:
+        schema = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise invalid_argument(field, f"{field} is nested too deeply") from None
+    except ValueError as error:
+        raise invalid_argument(field, f"{field} is not valid JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise invalid_argument(field, f"{field} must be a JSON object, true or false")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def grammar_of(
+    constraint: inference_pb2.OutputConstraint, control_tokens: Mapping[str, int]
+) -> str:
+    """Return the grammar of a constraint that passed `check_constraint`.
+
+    `control_tokens` are those of the target, by how its tokenizer's files spell them.
+    """
+    grammar = _Grammar(control_tokens)
+    try:
+        body = grammar.body(constraint)
+        if constraint.HasField("free_text"):
+            body = f"{grammar.free_text(constraint.free_text)} ({body})"
+        return grammar.whole(body)
+    except (ValueError, RecursionError) as error:
+        # A number beyond those of JSON, no Unicode, or so deep that it could just be read.
+        raise invalid_argument(FIELD, f"{FIELD} holds unusable JSON: {error}") from None
+
+
+class _Grammar:
+    """The rules of the main grammar, and the grammars that they refer to, as they are written."""
+
+    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+        self._control_tokens = control_tokens
+        # Longest first: a control token may begin another. Without any, match nothing.
+        spellings = sorted(control_tokens, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, spellings)) or r"(?!)"
+        self._control_pattern = re.compile(f"({pattern})")
+        self._rules = [r"TEXT: /(.|\n)*/"]
+        self._others: list[dict[str, Any]] = []
+
+    def whole(self, start: str) -> str:
+        """Return the whole grammar, of completions that match the expression `start`."""
+        main = {"name": "main", "lark_grammar": "\n".join([f"start: {start}", *self._rules])}
+        whole = {"grammars": [main, *self._others]}
+        # What cannot be encoded is half of a surrogate pair.
+        return json.dumps(whole, allow_nan=False, ensure_ascii=False).encode().decode()
+
+    def body(self, constraint: inference_pb2.OutputConstraint) -> str:
+        """Return the expression for the constrained part."""
+        match constraint.WhichOneof("kind"):
+            case "json_schema":
+                return self._schema(json.loads(constraint.json_schema))
+            case "json_object":
+                return self._schema({"type": "object"})
+            case "regex":
+                # Only a slash that is not escaped would end it.
+                escaped = re.sub(r"\\.|/", _escape, constraint.regex, flags=re.DOTALL)
+                return f"/{escaped}/"
+            case "choice":
+                # One lexeme, of which a text may begin another.
+                return self._rule("CHOICE", " | ".join(map(json.dumps, constraint.choice.texts)))
+            case "grammar":
+                return self._other(lark_grammar=constraint.grammar)
+            case _:
+                return self._tagged(constraint.structural_tags)
+
+    def free_text(self, free: inference_pb2.FreeText) -> str:
+        """Return the expression for text that is not restricted, and up to two line breaks."""
+        rest = rf'{self._text_until(free.end)} "\n"? "\n"?'
+        if not free.begin:
+            return rest
+        head, *tokens = self._parts(free.begin)
+        # Lazy, or else it could be read as the beginning of another text.
+        begin = self._rule("begin", head, "[lazy]") if head != _NOTHING else head
+        return f"({' '.join([begin, *tokens, rest])})?"
+
+    def _text_until(self, end: str) -> str:
+        """Return the expression for text up to the first occurrence of `end`, and with it."""
+        head, *tokens = self._parts(end)
+        if not tokens:
+            return self._rule("until", f"TEXT {head}", "[lazy]")
+        # No text can hold a control token, so nothing has to be lazy.
+        return " ".join([self._rule("UNTIL", f"TEXT {head}"), *tokens])
+
+    def _tagged(self, asked: inference_pb2.StructuralTags) -> str:
+        tags = asked.tags
+        if asked.required:
+            tag = self._rule("tag", " | ".join(self._tag(one, "") for one in tags))
+            return tag if asked.single else f'{tag} ("\\n" {tag})*'
+        groups: dict[str, list[str]] = {}
+        for one in tags:
+            groups.setdefault(_trigger(one), []).append(self._tag(one, _trigger(one)))
+        triggered = [
+            f"{self._text_until(trigger)} ({' | '.join(rest)})" for trigger, rest in groups.items()
+        ]
+        tag = self._rule("tag", " | ".join(triggered))
+        return f"{tag} | TEXT" if asked.single else f"{tag}* TEXT"
+
+    def _tag(self, tag: inference_pb2.StructuralTag, trigger: str) -> str:
+        """Return the expression for a tag after its trigger."""
+        begin, end = self._parts(tag.begin.removeprefix(trigger)), self._parts(tag.end)
+        return " ".join([*begin, self._schema(json.loads(tag.json_schema)), *end])
+
+    def _parts(self, text: str) -> Sequence[str]:
+        """Return the expressions whose sequence is `text`: strings, and tokens between them.
+
+        The first one is a string, empty where a control token begins the text.
+        """
+        pieces = self._control_pattern.split(text)
+        # The pattern captures, so that odd pieces are control tokens and even ones text.
+        return [
+            f"<[{self._control_tokens[piece]}]>" if index % 2 else json.dumps(piece)
+            for index, piece in enumerate(pieces)
+            if piece or not index
+        ]
+
+    def _schema(self, schema: Any) -> str:
+        if schema is True:
+            schema = {}
+        if isinstance(schema, dict):
+            schema = {"x-guidance": _JSON_FORM, **schema}
+        return self._other(json_schema=schema)
+
+    def _other(self, **grammar: Any) -> str:
+        name = f"grammar_{len(self._others)}"
+        self._others.append({"name": name, **grammar})
+        return f"@{name}"
+
+    def _rule(self, name: str, definition: str, option: str = "") -> str:
+        name = f"{name}_{len(self._rules)}"
+        self._rules.append(f"{name}{option}: {definition}")
+        return name
+
+
+def _escape(match: re.Match[str]) -> str:
+    return r"\/" if match[0] == "/" else match[0]

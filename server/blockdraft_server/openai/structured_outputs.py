@@ -1,0 +1,91 @@
+"""What completions must look like: OpenAI's `response_format` and vLLM's `structured_outputs`."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_server.constraints import FIELD
+from blockdraft_server.json_fields import Fields
+from blockdraft_server.structural_tags import structural_tags
+
+
+class Form(NamedTuple):
+    """What completions must look like, and the field of the request that says so."""
+
+    field: str
+    constraint: inference_pb2.OutputConstraint
+
+
+def asked_form(fields: Fields) -> Form | None:
+    """Return what a request says in one field or the other; None if they may be any text."""
+    response_format, outputs = _response_format(fields), _structured_outputs(fields)
+    if response_format is not None and outputs is not None:
+        message = "structured_outputs and response_format exclude each other"
+        raise invalid_argument(outputs.field, message)
+    return response_format or outputs
+
+
+@contextlib.contextmanager
+def naming(form: Form | None) -> Iterator[None]:
+    """Let errors about a constraint name the field that asked for it."""
+    try:
+        yield
+    except ServiceError as error:
+        if form is not None and error.field is not None and error.field.startswith(FIELD):
+            error.field = error.field.replace(FIELD, form.field)
+            error.message = error.message.replace(FIELD, form.field)
+        raise
+
+
+def _response_format(fields: Fields) -> Form | None:
+    name = "response_format"
+    given = fields.take(name)
+    if given is None:
+        return None
+    asked = Fields(given, name)
+    kind, constraint = asked.text("type"), inference_pb2.OutputConstraint()
+    if kind == "structural_tag":
+        constraint.structural_tags.CopyFrom(structural_tags(given, name))
+        return Form(name, constraint)
+    if kind == "json_object":
+        constraint.json_object = True
+    elif kind == "json_schema":
+        schema = asked.inner("json_schema")
+        constraint.json_schema = json.dumps(schema.take("schema"))
+        # Names are for people, and a schema is kept to, strictly or not.
+        for ignored in ("name", "description"):
+            schema.text(ignored)
+        schema.flag("strict")
+        schema.finish()
+    elif kind != "text":
+        raise asked.unsupported("type")
+    asked.finish()
+    return None if kind == "text" else Form(name, constraint)
+
+
+def _structured_outputs(fields: Fields) -> Form | None:
+    name = "structured_outputs"
+    given = fields.take(name)
+    if given is None:
+        return None
+    asked = Fields(given, name)
+    schema, tags, texts = asked.take("json"), asked.take("structural_tag"), asked.texts("choice")
+    kinds: dict[str, Any] = {
+        "json_schema": schema if isinstance(schema, str | None) else json.dumps(schema),
+        "json_object": asked.flag("json_object") or None,
+        "regex": asked.text("regex"),
+        "choice": inference_pb2.Choices(texts=texts) if texts else None,
+        "grammar": asked.text("grammar"),
+        "structural_tags": None
+        if tags is None
+        else structural_tags(tags, asked.named("structural_tag")),
+    }
+    asked.finish()
+    found = {kind: value for kind, value in kinds.items() if value is not None}
+    if len(found) != 1:
+        kinds_there = "json, json_object, regex, choice, grammar and structural_tag"
+        raise invalid_argument(name, f"{name} must have exactly one of {kinds_there}")
+    return Form(name, inference_pb2.OutputConstraint(**found))
