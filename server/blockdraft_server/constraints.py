@@ -22,6 +22,10 @@ MAX_CHOICES = 1024
 MAX_TAGS = 128
 
 FIELD = "sampling.constraint"
+# That llguidance enforces.
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
 # As models usually write JSON; there is one way to write most of it then, so that it is drafted.
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTHING = '""'  # in Lark
@@ -216,7 +220,7 @@ class _Grammar:
         if schema is True:
             schema = {}
         if isinstance(schema, dict):
-            schema = {"x-guidance": _JSON_FORM, **schema}
+            schema = {"x-guidance": _JSON_FORM, **_without_annotations(schema)}
         return self._other(json_schema=schema)
 
     def _other(self, **grammar: Any) -> str:
@@ -228,6 +232,19 @@ class _Grammar:
         name = f"{name}_{len(self._rules)}"
         self._rules.append(f"{name}{option}: {definition}")
         return name
+
+
+def _without_annotations(schema: Any) -> Any:
+    """Leave out formats that are not enforced, which JSON Schema allows, but llguidance refuses."""
+    if isinstance(schema, list):
+        return [_without_annotations(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name in ("const", "enum") else _without_annotations(value)
+        for name, value in schema.items()
+        if name != "format" or not isinstance(value, str) or value in _FORMATS
+    }
 
 
 def _escape(match: re.Match[str]) -> str:

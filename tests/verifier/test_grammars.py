@@ -11,7 +11,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
-from tests.verifier.grammars import GRAMMARS, choice_of, text_grammar, tiny_grammars, tiny_tokenizer
+from tests.verifier.grammars import END, GRAMMARS, choice_of, text_grammar, tiny_grammars
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_runtime.status import ServiceError
@@ -56,6 +56,9 @@ UNIQUE = {"type": "array", "uniqueItems": True}
         (text_grammar(lark='start: %json {"multiple\\u004ff": 99991}'), "is above 10000"),
         (text_grammar(lark="start: a\na[max_tokens=3]: /x+/"), "are not supported"),
         (json.dumps({"grammars": [{"json_schema": {}}], "max_tokens": 5}), "no list of grammars"),
+        (text_grammar(lark='start: "a" <|im_end|> "b"'), "must not name tokens"),
+        (text_grammar(lark='start: "a" <[258]> "b"'), "must not name tokens"),
+        (text_grammar(lark='start: "a" <[250-260]> "b"'), "must not name tokens"),
         (text_grammar(lark='start: "a" b'), 'at 1(8): unknown name: "b"'),
         (text_grammar(lark="start: start"), "no output is possible"),
         (text_grammar(lark="start: <|nothing|>"), "unknown special token"),
@@ -72,7 +75,7 @@ async def test_what_cannot_be_used_is_refused_by_its_place(grammar: str, said: s
 
 async def test_a_long_chain_of_references_does_not_overflow_the_stack() -> None:
     # In a thread of the usual stack, the process would end here.
-    assert not (await tiny_grammars().compile(chain(3000))).is_error()
+    assert not (await tiny_grammars().compile(chain(1200))).is_error()
 
 
 async def test_each_grammar_is_compiled_once_and_the_latest_are_kept(
@@ -137,12 +140,25 @@ async def test_a_target_without_a_usable_tokenizer_takes_no_grammar(tmp_path: Pa
 
 def test_the_tokenizer_of_a_target_has_the_vocabulary_of_the_model(tmp_path: Path) -> None:
     write_hf_checkpoint(random_decoder(tiny_config(vocab_size=270)), tmp_path)
+    # As Qwen's: added, but text.
+    file = tmp_path / "tokenizer.json"
+    described = json.loads(file.read_text())
+    described["added_tokens"][-1] |= {"content": "<tool_call>", "special": False}
+    file.write_text(json.dumps(described))
     # The model's vocabulary may be padded beyond the tokenizer's.
     tokenizer = tokenizer_of(str(tmp_path), 300)
     assert tokenizer.vocab_size == 300
-    matcher = LLMatcher(tokenizer, text_grammar(lark=r"start: /(.|\n)*/"))
-    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
-    tokens = {token for token in range(320) if allowed >> token & 1}
-    # Bytes that begin a character, and the end; no control token, and none that is not there.
-    assert tokens == {*range(0x80), *range(0xC2, 0xF5), *tiny_tokenizer().eos_tokens}
-    assert json.loads(text_grammar(True))["grammars"] == [{"json_schema": True}]
+    anything = LLMatcher(tokenizer, text_grammar(lark=r"start: /(.|\n)*/"))
+    allowed = int.from_bytes(anything.compute_bitmask(), "little")
+    # Bytes that begin a character, the end, and the token that is text; no control token, and none
+    # that is not there.
+    called = described["added_tokens"][-1]["id"]
+    bytes_that_begin = {*range(0x80), *range(0xC2, 0xF5)}
+    assert {t for t in range(320) if allowed >> t & 1} == bytes_that_begin | {END, called}
+    calling = LLMatcher(tokenizer, text_grammar(lark='start: "<tool_call>" /x*/'))
+    assert calling.compute_ff_tokens() == [called]
+
+
+@pytest.mark.parametrize("text", ["[stop]", "a[max_tokens=3]: b"])
+async def test_what_looks_like_an_attribute_may_be_text(text: str) -> None:
+    assert not (await tiny_grammars().compile(choice_of([text, "other"]))).is_error()

@@ -40,11 +40,6 @@ class Tokenizer:
         """Number of tokens, control tokens included; the model may pad beyond it."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    @property
-    def definition(self) -> str:
-        """What `tokenizer.json` says: vocabulary, merges, and how text is split."""
-        return self._backend.to_str()
-
     def encode(self, text: str) -> list[int]:
         """Encode text, starting with BOS only if the model's files ask for it."""
         prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []

@@ -23,13 +23,19 @@ from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
-from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
+from blockdraft_verifier.engine.listeners import (
+    FinishedStep,
+    Listener,
+    Listeners,
+    StepEnd,
+    TokensGained,
+)
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +124,13 @@ class Engine:
         self._held.add(sequence)
 
         def add() -> None:
+            if sequence.grammar is not None and sequence.grammar.ended:
+                # An earlier attempt broke off after its last token.
+                sequence.finish_reason = FinishReason.STOP
+                self._held.discard(sequence)
+                listener(TokensGained((), finish_reason=FinishReason.STOP, usage=sequence.usage))
+                on_step_end()
+                return
             self._listeners.add(sequence, listener, on_step_end)
             self.lengths.add(sequence)
             self.scheduler.add(sequence)

@@ -35,6 +35,11 @@ class Grammar:
         self._output = list(output)
         self.matcher = self._begin_again()
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can follow."""
+        return self.matcher.is_stopped()
+
     def consume(self, token_id: int) -> bool:
         """Go on with a token, and return whether the output ends with it.
 
@@ -45,7 +50,7 @@ class Grammar:
         if not self.matcher.consume_token(token_id) or self.matcher.is_error():
             # It may have given up on what was drafted, and must not differ from plain decoding.
             self.matcher = self._begin_again()
-        return self.matcher.is_stopped()
+        return self.ended
 
     def forces(self, count: int) -> bool:
         """Whether at least so many of the next tokens leave no choice."""
