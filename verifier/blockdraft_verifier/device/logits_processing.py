@@ -28,18 +28,15 @@ def process_logits(
 
     What a row does not ask for leaves its logits as they are, to the bit.
     """
-    biases_wanted, _, penalties_wanted = inputs.rules_wanted
-    # Scattering takes longer than all else.
-    biased = jax.lax.cond(
-        biases_wanted,
-        lambda: logits + _biases(limits, logits.shape[-1])[inputs.choice_row],
-        lambda: logits,
-    )
-    masked = jnp.where(_bits(limits.allowed, logits.shape[-1]), biased, -jnp.inf)
-    processed: Float[Array, "choices vocab"] = jax.lax.cond(
-        penalties_wanted, lambda: _penalize(masked, inputs, page_tokens, max_drafts), lambda: masked
-    )
-    return processed
+    biased = logits + _biases(limits, logits.shape[-1])[inputs.choice_row]
+    return _penalize(mask_logits(biased, limits), inputs, page_tokens, max_drafts)
+
+
+def mask_logits(
+    logits: Float[Array, "choices vocab"], limits: TokenLimits
+) -> Float[Array, "choices vocab"]:
+    """Return the logits with those of forbidden tokens at minus infinity."""
+    return jnp.where(_bits(limits.allowed, logits.shape[-1]), logits, -jnp.inf)
 
 
 def _biases(limits: TokenLimits, vocab_size: int) -> Float[Array, "rows vocab"]:

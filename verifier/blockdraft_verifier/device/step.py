@@ -28,7 +28,7 @@ from blockdraft_verifier.device.cache import (
     cache_places,
 )
 from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
-from blockdraft_verifier.device.logits_processing import process_logits
+from blockdraft_verifier.device.logits_processing import mask_logits, process_logits
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
@@ -76,11 +76,15 @@ def run_step(
     choose = functools.partial(
         choose_tokens, position=choice_position, row=inputs.choice_row, sampling=inputs.sampling
     )
-    # Few requests have rules, and to apply them takes longer than to choose.
-    choices = jax.lax.cond(
-        inputs.rules_wanted.any(),
-        lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
-        lambda: choose(logits),
+    # Few requests have rules, and to apply them all takes longer than to choose.
+    biases, masks, penalties = inputs.rules_wanted
+    choices = jax.lax.switch(
+        jnp.where(biases | penalties, 2, masks.astype(jnp.int32)),
+        (
+            lambda: choose(logits),
+            lambda: choose(mask_logits(logits, limits)),
+            lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
+        ),
     )
     following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
     accepted, bonus = count_accepted(
