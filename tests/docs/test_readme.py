@@ -129,6 +129,8 @@ def test_everything_that_a_newcomer_reads_runs(tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path)
     try:
         newcomer.type_all("docs/quickstart.md")
+        newcomer.type_one("blockdraft serve --openai 127.0.0.1:8000")
+        newcomer.type_all("docs/structured-output.md")
         newcomer.type_all("README.md")
     finally:
         newcomer.stop()
@@ -137,6 +139,8 @@ def test_everything_that_a_newcomer_reads_runs(tmp_path: Path) -> None:
     # Quickstart: both print the same text. The last line is of figures.
     drafted, plain = (text.splitlines()[:-1] for line, text in printed.items() if "--stats" in line)
     assert drafted == plain != []
+    [year] = (text for line, text in printed.items() if "--regex" in line)
+    assert re.search(r"^In \d{4}$", year, re.M)
     for line, text in printed.items():
         assert not line.startswith("curl") or '"choices"' in text, text
     kinds = [" ".join(line.split()[:2]) for line in printed]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -21,7 +22,7 @@ from tests.e2e.openai_service import (
 from tests.patience import PATIENCE_SECONDS, until
 from tests.ports import free_ports
 
-from blockdraft_client import ChatMessage, Client
+from blockdraft_client import ChatMessage, Client, OutputConstraint
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +181,77 @@ def test_penalties_are_exact_under_drafting(
     plain = ours.generate(prompt, speculation=PLAIN, logit_bias=bias, **sampling)
     found = chat(client, **sampling, logit_bias={str(token): bias[token] for token in bias})
     assert found.choices[0].message.content == plain.text
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}, "legs": {"type": "integer"}},
+    "required": ["colour", "legs"],
+    "additionalProperties": False,
+}
+FORMS: list[tuple[OutputConstraint, dict[str, Any]]] = [
+    (
+        OutputConstraint(json_schema=SCHEMA),
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "duck", "schema": SCHEMA},
+            }
+        },
+    ),
+    (
+        OutputConstraint(regex="day [a-f]{3,9}-[0-9]{4}"),
+        {"extra_body": {"structured_outputs": {"regex": "day [a-f]{3,9}-[0-9]{4}"}}},
+    ),
+    (
+        OutputConstraint(choice=["a duck", "a dove"]),
+        {"extra_body": {"structured_outputs": {"choice": ["a duck", "a dove"]}}},
+    ),
+]
+
+
+@pytest.mark.parametrize("form", range(len(FORMS)))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_constraints_are_kept(
+    client: openai.OpenAI, ours: Client, form: int, temperature: float
+) -> None:
+    constraint, fields = FORMS[form]
+    sampling: Any = {"temperature": temperature, "seed": 7, "max_tokens": 60}
+    prompt = [ChatMessage("user", TEXT)]
+    plain = ours.generate(prompt, constraint=constraint, speculation=PLAIN, **sampling)
+    drafted = ours.generate(prompt, constraint=constraint, **sampling)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.usage.forced_tokens > 0
+    assert drafted.usage.verification_steps < plain.usage.verification_steps
+    choice = chat(client, **sampling, **fields).choices[0]
+    assert choice.message.content == plain.text
+    assert choice.finish_reason == plain.finish_reason
+    cut = chat(client, **sampling | {"max_tokens": 4}, **fields).choices[0]
+    assert cut.finish_reason == "length"
+    assert plain.text.startswith(cut.message.content or "")
+
+
+def test_a_killed_verifier_leaves_constrained_streams_as_they_are(
+    service: Service, ours: Client
+) -> None:
+    prompt = [ChatMessage("user", TEXT)]
+    constraint = OutputConstraint(regex="([a-z]{2,5} ){20}end")
+    options: list[Any] = [
+        {"seed": seed, "temperature": seed % 2, "max_tokens": 160, "constraint": constraint}
+        for seed in range(4)
+    ]
+    expected = [ours.generate(prompt, speculation=PLAIN, **each).text for each in options]
+    with ThreadPoolExecutor(len(options)) as threads:
+        streams = [ours.stream(prompt, **each) for each in options]
+        for stream in streams:
+            next(stream)
+        rest = [threads.submit(list, stream) for stream in streams]
+        service.child("verifier").kill()
+        for pieces in rest:
+            pieces.result(READY_SECONDS)
+        texts = [stream.text for stream in streams]
+    assert texts == expected
+    assert all(text.endswith("end") for text in texts)
 
 
 def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
