@@ -116,6 +116,28 @@ def test_drafting_never_changes_a_constrained_output(
         assert [*request.emitted, *outcome.tokens] == tokens
 
 
+def test_the_drafter_is_not_asked_where_all_is_forced(
+    drafting: Engine, scripts: dict[str, DraftRule]
+) -> None:
+    asked: list[int] = []
+
+    def note(position: int, anchor: int, length: int) -> list[int]:
+        if length:  # and not features alone
+            asked.append(length)
+        return []
+
+    scripts["drafts"] = note
+    compiled = matcher(tiny_tokenizer(), choice_of(["forced" * 8]))
+    request = GenerationRequest("r", (1, 2, 3), grammar=compiled, max_output_tokens=60)
+    [outcome] = decode(drafting, [request])
+    assert bytes(outcome.tokens) == b"forced" * 8
+    assert outcome.usage.forced > 30
+    # Only for the end, which is shorter than a draft.
+    assert len(asked) <= 1
+    [free] = decode(drafting, [replace(request, grammar=None)])
+    assert len(asked) > len(free.tokens) // 2
+
+
 def _counted(engine: Engine) -> list[float]:
     """Return how many of the drafter's tokens were accepted, and how many the grammar cut."""
     counters = (engine.metrics.accepted, engine.metrics.discarded)
