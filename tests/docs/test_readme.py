@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT, read
 pytestmark = [pytest.mark.slow, pytest.mark.smollm2, pytest.mark.timeout(1500)]
 READY_SECONDS = 600.0
 COMMAND_SECONDS = 600.0
-FENCE = re.compile(r"^```(sh|python)\n(.*?)^```", re.M | re.S)
+FENCE = re.compile(r"^```(sh|python|py)\n(.*?)^```", re.M | re.S)
 # The tests run in what these make.
 INSTALLS = ("pip", "source")
 
@@ -99,7 +99,7 @@ class Newcomer:
 
     def type_all(self, page: str) -> None:
         for language, block in FENCE.findall(read(page)):
-            if language == "python":
+            if language != "sh":
                 self.printed[block] = run([sys.executable, "-c", block], self.folder)
                 continue
             for line in block.replace("\\\n", " ").splitlines():
