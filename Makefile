@@ -97,7 +97,7 @@ chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see t
 soak: $(DEV)  ## load for MINUTES, 30 by default, and see that nothing grows
 	$(BIN)/python -m tests.chaos.soak --seed $(SEED) --minutes $(MINUTES)
 
-fuzz: $(DEV)  ## send 100,000 mutated messages to each service, and open 10,000 mutated files
+fuzz: $(DEV)  ## mutate messages to each service, files and grammars, many thousands of each
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/

@@ -2,7 +2,7 @@
 
 `command` lists the measurements. Each is a function `measure` from its settings (`settings`,
 `serve.settings`) and a `Run` to a `Result`: `acceptance`, `decode`, `processor`, and the packages
-`kflat`, `link`, `peers` and `serve`. What they share, in the order to read it:
+`kflat`, `link`, `peers`, `schemas` and `serve`. What they share, in the order to read it:
 
 * `run` (the course of a measurement), `result` (rows as JSON, Markdown and a picture), `store`
   (results on disk, to resume from), `provenance` (what a result was measured with);

@@ -17,6 +17,7 @@ from blockdraft_bench.settings import (
     LinkSettings,
     PeersSettings,
     ProcessorSettings,
+    SchemasSettings,
 )
 from blockdraft_models.errors import ModelError
 from blockdraft_runtime.configuration.command import Configuration
@@ -53,6 +54,7 @@ MEASUREMENTS = (
     Measurement("link.measure", LinkSettings, "what verifier to drafter and back costs"),
     Measurement("peers.measure", PeersSettings, "other programs on the same prompts and weights"),
     Measurement("processor", ProcessorSettings, "a row of the matrix of processors"),
+    Measurement("schemas.measure", SchemasSettings, "JSON Schemas as constraints"),
     Measurement("serve.measure", ServeSettings, "a service under load"),
 )
 

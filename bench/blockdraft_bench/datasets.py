@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from blockdraft_bench.errors import BenchUsageError
 
@@ -31,6 +31,8 @@ TEST_SETS = (
 )
 OWN_SETS = {name: Path(__file__).parent / "data" / f"{name}.jsonl" for name in ("starter", "copy")}
 SUFFIXES = (".jsonl", ".jsonl.gz")
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(name, tuple(samples.values()))
 
 
-def choose_samples(samples: Sequence[Sample], count: int, seed: int) -> tuple[Sample, ...]:
+def choose_samples(samples: Sequence[Row], count: int, seed: int) -> tuple[Row, ...]:
     """Return `count` rows spread evenly over all of them: one at random from each stretch.
 
     Files are often sorted by subject or difficulty, so that a plain random choice of few rows

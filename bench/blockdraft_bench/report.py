@@ -19,6 +19,7 @@ TITLES = {
     "serve": "A service under load",
     "peers": "The same prompts elsewhere",
     "link": "The link between verifier and drafter",
+    "schemas": "JSON Schemas as constraints",
     "processor": "Processors",
 }
 

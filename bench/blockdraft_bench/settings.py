@@ -260,3 +260,47 @@ class LinkSettings:
     )
     runs: int = setting(50, "timed round trips of each point, in rounds over all", minimum=1)
     result: OutputSettings = group(OutputSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasSettings:
+    """What `bench schemas` is told."""
+
+    schemas: Path | None = setting(
+        None, "a `.jsonl.gz` of schemas; unset: those that come with the package", metavar="FILE"
+    )
+    family: tuple[str, ...] = setting(
+        (), "one or more families of schemas; unset: all in the file", distinct=True
+    )
+    samples: int = setting(
+        50, "schemas of each family, spread evenly; all if it has no more", minimum=1
+    )
+    answers: int = setting(2, "answers to each schema, without --address", minimum=1)
+    max_tokens: int = setting(256, "most tokens of an answer", minimum=1)
+    draft_length: int = setting(15, "tokens of the drafts whose masks are timed", minimum=1)
+    target: str = setting(
+        DEFAULT_TARGET,
+        f"{TARGET_HELP}; of its files only the tokenizer is read",
+        alias="model",
+        metavar="SPEC",
+    )
+    seed: int = setting(0, "of the choice of schemas and of random tokens")
+    address: str | None = setting(
+        None,
+        "a running service to ask, `host:port` or `unix:/path`, with $BLOCKDRAFT_API_KEY; unset: "
+        "answers are random tokens that the schema allows",
+    )
+    unconstrained: bool = setting(
+        False, "with --address: ask for the schema without constraining the answer to it"
+    )
+    max_prompt_characters: int = setting(
+        4000, "with --address: most of a prompt; a longer one loses its end", minimum=1
+    )
+    concurrency: int = setting(4, "with --address: requests in flight", minimum=1)
+    timeout_seconds: float = setting(300.0, "with --address: deadline of each request", above=0)
+    result: OutputSettings = group(OutputSettings)
+
+    def __post_init__(self) -> None:
+        """Check what the parts demand of each other."""
+        if self.unconstrained and self.address is None:
+            raise ValueError("--unconstrained is for a service: say --address")

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: many mutated messages to real processes, and many mutated files."""
+"""`python -m tests.fuzz`: mutated messages to real processes, mutated files and grammars."""
 
 import asyncio
 import os
@@ -12,7 +12,8 @@ import grpc
 from tests.chaos.report import command_line, tell
 from tests.chaos.run import defects, until_nothing_is_held
 from tests.chaos.stack import Size, Stack, running_stack
-from tests.fuzz import calls, files
+from tests.fuzz import calls, files, grammar_process
+from tests.fuzz.grammars import KINDS
 from tests.fuzz.services import (
     Known,
     drafter_methods,
@@ -24,6 +25,7 @@ from tests.fuzz.services import (
 )
 from tests.supervised import process_ids
 
+from blockdraft_bench.schemas.sample import read_examples
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
@@ -93,21 +95,40 @@ def fuzz_files(seed: int, count: int) -> dict[str, Any]:
     return {"files": count, "endings": dict(sorted(tally.endings.items())), "bad": dict(bad)}
 
 
+def fuzz_grammars(seed: int, count: int, target: str | None) -> dict[str, Any]:
+    """Follow so many grammars; return what came of them, and which took longest."""
+    schemas = [example.schema for example in read_examples()]
+    tally = grammar_process.fuzz(schemas, tuple(KINDS), count, seed, target)
+    return {
+        "grammars": count,
+        "endings": dict(sorted(tally.endings.items())),
+        "slowest": {name: slow._asdict() for name, slow in tally.slowest.items()},
+        "slow": dict(tally.slow),
+        "mib": tally.mib,
+        "bad": tally.bad[:10],
+    }
+
+
 def main() -> int:
     """Run what the command line says; 1 if anything bad came of it."""
     parser = command_line("fuzz", __doc__)
     parser.add_argument("--messages", type=int, default=100_000, help="to each service")
     parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--grammars", type=int, default=20_000)
+    parser.add_argument("--target", help="whose tokens grammars are over; unset: a tiny vocabulary")
     args = parser.parse_args()
     found: dict[str, Any] = {"seed": args.seed}
     if args.messages:
         found["messages"] = asyncio.run(fuzz_messages(args.seed, args.messages))
     if args.files:
         found["files"] = fuzz_files(args.seed, args.files)
+    if args.grammars:
+        found["grammars"] = fuzz_grammars(args.seed, args.grammars, args.target)
     tell(found, args.output)
     services = found.get("messages", {})
     bad = [each["bad"] for each in services.values() if isinstance(each, dict) and "bad" in each]
-    bad += [services.get("held"), services.get("log_errors"), found.get("files", {}).get("bad")]
+    bad += [services.get("held"), services.get("log_errors")]
+    bad += [found.get(name, {}).get("bad") for name in ("files", "grammars")]
     print("BAD: see above" if any(bad) else "GOOD: only responses and clear errors")
     return int(any(bad))
 
