@@ -24,7 +24,7 @@ MAX_GRAMMAR_BYTES = 512 * 1024
 MAX_COMPILE_SECONDS = 5.0
 # llguidance recurses: a schema of 3,000 references in a row overflows the usual 8 MiB, which would
 # end the process. Of the stack, only what is used takes memory.
-_STACK_BYTES = 512 << 20
+STACK_BYTES = 512 << 20
 _THREADS = 2
 _KEPT = 64
 MAX_MULTIPLE = 10_000
@@ -59,7 +59,7 @@ class GrammarCompiler:
         self._tokenizer: LLTokenizer | None = None
         # In order of use.
         self._compiled: OrderedDict[str, asyncio.Future[LLMatcher]] = OrderedDict()
-        usual = threading.stack_size(_STACK_BYTES)
+        usual = threading.stack_size(STACK_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "grammars")
         # A thread begins only when all others are at work.
         begun = threading.Barrier(_THREADS)
@@ -104,13 +104,21 @@ class GrammarCompiler:
                     f"the target's tokenizer cannot be used for constraints: {error}",
                     field=_FIELD,
                 ) from error
-        parts = _parts(grammar)
-        _refuse_ends(parts, self._tokenizer)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
-        if wrong := _first_error(matcher):
-            raise _invalid(_explained(wrong, parts, self._tokenizer))
-        matcher.reset()
-        return matcher
+        return compiled(grammar, self._tokenizer)
+
+
+def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """Return a matcher at the beginning of a grammar, or raise a `ServiceError`.
+
+    The calling thread needs a stack of `STACK_BYTES`.
+    """
+    parts = _parts(grammar)
+    _refuse_ends(parts, tokenizer)
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
+    if wrong := _first_error(matcher):
+        raise _invalid(_explained(wrong, parts, tokenizer))
+    matcher.reset()
+    return matcher
 
 
 class _Vocabulary:
