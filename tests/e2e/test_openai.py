@@ -229,6 +229,10 @@ def test_constraints_are_kept(
     cut = chat(client, **sampling | {"max_tokens": 4}, **fields).choices[0]
     assert cut.finish_reason == "length"
     assert plain.text.startswith(cut.message.content or "")
+    stop = plain.text[4:6]
+    stopped = chat(client, **sampling, stop=[stop], **fields).choices[0]
+    assert stopped.message.content == plain.text[: plain.text.index(stop)]
+    assert stopped.finish_reason == "stop"
 
 
 def test_a_killed_verifier_leaves_constrained_streams_as_they_are(

@@ -1,11 +1,12 @@
 """Where in a JSON Schema the error is that keeps it from being compiled."""
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# So many variants of a schema are compiled at most; the place found so far is told then.
-MOST_TRIALS = 256
+# Variants of a schema are compiled for so long; the place found so far is told then.
+MOST_SECONDS = 0.5
 
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 # What others refer to first: an error there is found there.
@@ -13,14 +14,18 @@ _MAPPINGS = ("$defs", "definitions", "properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames")
 
 
-def failing_place(schema: Any, failure: Callable[[Any], str]) -> str:
+def failing_place(
+    schema: Any,
+    failure: Callable[[Any], str],
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
     """Return the JSON Pointer of the innermost part of a schema with the error that it has.
 
     `failure` returns what is wrong with a schema, "" if nothing is. Parts are replaced by schemas
     that anything is valid under, one after another, until the error is another or gone: it is in
     the part that was replaced last.
     """
-    said, trials = failure(schema), MOST_TRIALS
+    said, deadline = failure(schema), clock() + MOST_SECONDS
     path: list[str | int] = []
     remaining = copy.deepcopy(schema)
     while True:
@@ -28,15 +33,14 @@ def failing_place(schema: Any, failure: Callable[[Any], str]) -> str:
         for key in _parts(here):
             holder = _at(here, key[:-1])
             part, holder[key[-1]] = holder[key[-1]], {}
-            trials -= 1
+            if clock() > deadline:
+                return _pointer(path)
             if failure(remaining) != said:
                 holder[key[-1]] = part
                 path += key
                 break
         else:
-            key = []
-        if not key or trials <= 0:
-            return "/".join(["#", *(_escaped(each) for each in path)])
+            return _pointer(path)
 
 
 def _parts(schema: Any) -> Iterator[list[str | int]]:
@@ -62,5 +66,5 @@ def _at(schema: Any, path: list[str | int]) -> Any:
     return schema
 
 
-def _escaped(key: str | int) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")
+def _pointer(path: list[str | int]) -> str:
+    return "/".join(["#", *(str(key).replace("~", "~0").replace("/", "~1") for key in path)])
