@@ -5,6 +5,7 @@ with how it ended and the longest processor time of each operation. So whoever s
 which grammar it was that made it crash or hang.
 """
 
+import functools
 import json
 import random
 import re
@@ -20,6 +21,8 @@ from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from tests.fuzz.grammar_tokens import tiny_tokenizer
 
 from blockdraft_bench.schemas.grammar import GrammarRefusedError, compiled, tokenizer_of
+from blockdraft_runtime.status import ServiceError
+from blockdraft_verifier.grammar_trial import GrammarTrial
 
 _MOST_TOKENS = 24
 _LONGEST_DRAFT = 7
@@ -122,16 +125,19 @@ class Walk:
 
 def main() -> None:
     """Serve standard input."""
-    tokenizer = tiny_tokenizer() if len(sys.argv) < 2 else tokenizer_of(sys.argv[1])
+    make = tiny_tokenizer if len(sys.argv) < 2 else functools.partial(tokenizer_of, sys.argv[1])
+    tokenizer, trial = make(), GrammarTrial(make)
     for line in sys.stdin:
         asked = json.loads(line)
         print("begin", flush=True)
         timed = Timed()
         try:
+            # As a verifier does.
+            trial(asked["text"])
             with timed("compile"):
                 matcher = compiled(asked["text"], tokenizer)
             ending = Walk(matcher, tokenizer, asked["seed"], timed).run()
-        except GrammarRefusedError as error:
+        except (ServiceError, GrammarRefusedError) as error:
             ending = "refused" if str(error).strip() else "BAD refused without a message"
         # What the binding raises on panic is no Exception.
         except BaseException as error:

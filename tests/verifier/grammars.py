@@ -1,5 +1,6 @@
 """Grammars over the tiny target's tokens, which are bytes, and requests that have them."""
 
+import functools
 import json
 import random
 from collections.abc import Sequence
@@ -7,9 +8,10 @@ from collections.abc import Sequence
 from llguidance import LLMatcher, LLTokenizer
 from tests.models.tiny import byte_tokenizer
 from tests.verifier.support import CONFIG
+from tests.verifier.tokens import tokenizer
 
 from blockdraft_models.sampling_options import Sampling
-from blockdraft_verifier.grammars import GrammarCompiler
+from blockdraft_verifier.grammar_compiler import GrammarCompiler
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 END = CONFIG.eos_token_ids[0]
@@ -45,12 +47,9 @@ thought[lazy]: /(.|\n)*/ "!"
 """
 
 
-def tiny_tokenizer() -> LLTokenizer:
-    return LLTokenizer(
-        json.dumps(byte_tokenizer(CONFIG.vocab_size)),
-        n_vocab=CONFIG.vocab_size,
-        eos_token=[END],
-    )
+tiny_tokenizer = functools.partial(
+    tokenizer, json.dumps(byte_tokenizer(CONFIG.vocab_size)), CONFIG.vocab_size, END
+)
 
 
 def tiny_grammars() -> GrammarCompiler:
@@ -78,16 +77,16 @@ GRAMMARS = (
 )
 
 
-def matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    found = LLMatcher(tokenizer, grammar, log_level=0)
+def matcher(tokens: LLTokenizer, grammar: str) -> LLMatcher:
+    found = LLMatcher(tokens, grammar, log_level=0)
     assert not found.is_error(), found.get_error()
     return found
 
 
 def constrained_requests(seed: int, count: int) -> list[GenerationRequest]:
     """Return requests over all grammars and temperatures, some of which end by their length."""
-    rng, tokenizer = random.Random(seed), tiny_tokenizer()
-    compiled = [matcher(tokenizer, grammar) for grammar in GRAMMARS]
+    rng, tokens = random.Random(seed), tiny_tokenizer()
+    compiled = [matcher(tokens, grammar) for grammar in GRAMMARS]
     return [
         GenerationRequest(
             f"r{index}",

@@ -15,8 +15,10 @@ from tests.verifier.grammars import END, GRAMMARS, choice_of, text_grammar, tiny
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier import grammars as module
-from blockdraft_verifier.grammars import MAX_GRAMMAR_BYTES, GrammarCompiler, tokenizer_of
+from blockdraft_verifier import grammar_compiler as module
+from blockdraft_verifier import grammars
+from blockdraft_verifier.grammar_compiler import GrammarCompiler
+from blockdraft_verifier.grammars import MAX_GRAMMAR_BYTES, tokenizer_of
 
 
 def chain(length: int) -> str:
@@ -25,9 +27,14 @@ def chain(length: int) -> str:
     return text_grammar({"$ref": "#/$defs/a0", "$defs": {**parts, f"a{length}": {}}})
 
 
-async def refused(grammar: str) -> str:
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return tiny_grammars()
+
+
+async def refused(compiler: GrammarCompiler, grammar: str) -> str:
     with pytest.raises(ServiceError) as caught:
-        await tiny_grammars().compile(grammar)
+        await compiler.compile(grammar)
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.field == "sampling.constraint"
     return caught.value.message
@@ -69,8 +76,10 @@ UNIQUE = {"type": "array", "uniqueItems": True}
         ),
     ],
 )
-async def test_what_cannot_be_used_is_refused_by_its_place(grammar: str, said: str) -> None:
-    assert said in await refused(grammar)
+async def test_what_cannot_be_used_is_refused_by_its_place(
+    compiler: GrammarCompiler, grammar: str, said: str
+) -> None:
+    assert said in await refused(compiler, grammar)
 
 
 async def test_a_long_chain_of_references_does_not_overflow_the_stack() -> None:
@@ -87,7 +96,7 @@ async def test_each_grammar_is_compiled_once_and_the_latest_are_kept(
         compiled.append(grammar)
         return LLMatcher(tokenizer, grammar, **options)
 
-    monkeypatch.setattr(module, "LLMatcher", compiling)
+    monkeypatch.setattr(grammars, "LLMatcher", compiling)
     monkeypatch.setattr(module, "_KEPT", 3)
     compiler = tiny_grammars()
     first = await asyncio.gather(*(compiler.compile(GRAMMARS[0]) for _ in range(5)))
@@ -112,7 +121,7 @@ async def test_a_grammar_that_compiles_too_long_is_refused_and_disturbs_no_other
         return LLMatcher(tokenizer, grammar, **options)
 
     compiler = tiny_grammars()
-    monkeypatch.setattr(module, "LLMatcher", waiting)
+    monkeypatch.setattr(grammars, "LLMatcher", waiting)
     monkeypatch.setattr(module, "MAX_COMPILE_SECONDS", 0.05)
     with pytest.raises(ServiceError, match="did not compile within"):
         await compiler.compile(GRAMMARS[0])

@@ -1,16 +1,10 @@
-"""Compiles the grammars of requests: off the event loop, within bounds, and each one once."""
+"""Compiles a grammar in llguidance's JSON format, unless it asks for what cannot be bounded."""
 
-import asyncio
 import json
 import math
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from blockdraft_models.errors import TokenizerError
@@ -21,12 +15,9 @@ from blockdraft_verifier.schema_errors import failing_place
 
 MAX_GRAMMAR_BYTES = 512 * 1024
 """Most bytes of a grammar; longer ones may exhaust the stack below."""
-MAX_COMPILE_SECONDS = 5.0
 # llguidance recurses: a schema of 3,000 references in a row overflows the usual 8 MiB, which would
 # end the process. Of the stack, only what is used takes memory.
 STACK_BYTES = 512 << 20
-_THREADS = 2
-_KEPT = 64
 MAX_MULTIPLE = 10_000
 """Most of the least common multiple of all `multipleOf` of a grammar, leaving zeros out."""
 # Also within Lark grammars, where quotes are escaped.
@@ -44,67 +35,8 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-_FIELD = "sampling.constraint"
-
-
-class GrammarCompiler:
-    """Makes matchers of grammars in llguidance's JSON format, for one tokenizer."""
-
-    def __init__(self, tokenizer: Callable[[], LLTokenizer]) -> None:
-        """Compile for the tokenizer that is returned at the first grammar.
-
-        It raises a `TokenizerError` if there is none.
-        """
-        self._load_tokenizer = tokenizer
-        self._tokenizer: LLTokenizer | None = None
-        # In order of use.
-        self._compiled: OrderedDict[str, asyncio.Future[LLMatcher]] = OrderedDict()
-        usual = threading.stack_size(STACK_BYTES)
-        self._threads = ThreadPoolExecutor(_THREADS, "grammars")
-        # A thread begins only when all others are at work.
-        begun = threading.Barrier(_THREADS)
-        for thread in [self._threads.submit(begun.wait) for _ in range(_THREADS)]:
-            thread.result()
-        threading.stack_size(usual)
-
-    async def compile(self, grammar: str) -> LLMatcher:
-        """Return a matcher at the beginning of a grammar, or raise a `ServiceError`."""
-        if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
-            raise _invalid(f"it has more than {MAX_GRAMMAR_BYTES} bytes as a grammar")
-        compiling = self._compiled.get(grammar)
-        if compiling is None:
-            loop = asyncio.get_running_loop()
-            compiling = loop.run_in_executor(self._threads, self._compile, grammar)
-            self._compiled[grammar] = compiling
-            compiling.add_done_callback(lambda done: self._keep(grammar, done))
-        else:
-            self._compiled.move_to_end(grammar)
-        try:
-            # A caller that goes away must not end what others wait for.
-            async with asyncio.timeout(MAX_COMPILE_SECONDS):
-                return await asyncio.shield(compiling)
-        except TimeoutError:
-            raise _invalid(f"it did not compile within {MAX_COMPILE_SECONDS} s") from None
-
-    def _keep(self, grammar: str, done: asyncio.Future[LLMatcher]) -> None:
-        """Keep what was compiled, but for errors and what was used longest ago."""
-        if done.cancelled() or done.exception() is not None:
-            self._compiled.pop(grammar, None)
-        while len(self._compiled) > _KEPT:
-            self._compiled.popitem(last=False)
-
-    def _compile(self, grammar: str) -> LLMatcher:
-        if self._tokenizer is None:
-            try:
-                self._tokenizer = self._load_tokenizer()
-            except TokenizerError as error:
-                raise ServiceError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    "CONSTRAINTS_UNSUPPORTED",
-                    f"the target's tokenizer cannot be used for constraints: {error}",
-                    field=_FIELD,
-                ) from error
-        return compiled(grammar, self._tokenizer)
+FIELD = "sampling.constraint"
+"""Name of the request's field with a grammar."""
 
 
 def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
@@ -116,7 +48,7 @@ def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     _refuse_ends(parts, tokenizer)
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if wrong := _first_error(matcher):
-        raise _invalid(_explained(wrong, parts, tokenizer))
+        raise invalid(_explained(wrong, parts, tokenizer))
     matcher.reset()
     return matcher
 
@@ -154,8 +86,9 @@ def tokenizer_of(target: str, vocab_size: int) -> LLTokenizer:
         raise TokenizerError(str(error)) from error
 
 
-def _invalid(message: str) -> ServiceError:
-    return invalid_argument(_FIELD, f"the constraint cannot be used: {message}")
+def invalid(message: str) -> ServiceError:
+    """Return the error for a grammar that cannot be used."""
+    return invalid_argument(FIELD, f"the constraint cannot be used: {message}")
 
 
 def _parts(grammar: str) -> list[dict[str, Any]]:
@@ -167,14 +100,14 @@ def _parts(grammar: str) -> list[dict[str, Any]]:
     except (ValueError, TypeError, KeyError, RecursionError):
         readable = False
     if not readable:
-        raise _invalid("it has no list of grammars")
+        raise invalid("it has no list of grammars")
     if any(_NO_ROLLBACK.search(str(part.get("lark_grammar", ""))) for part in parts):
-        raise _invalid("rules with the attributes stop, suffix or max_tokens are not supported")
+        raise invalid("rules with the attributes stop, suffix or max_tokens are not supported")
     # An automaton with as many states.
     spelled = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), grammar)
     digits = [text.replace(".", "").strip("0") or "1" for text in _MULTIPLE_OF.findall(spelled)]
     if math.lcm(*map(int, digits)) > MAX_MULTIPLE:
-        raise _invalid(f"the least common multiple of all multipleOf is above {MAX_MULTIPLE}")
+        raise invalid(f"the least common multiple of all multipleOf is above {MAX_MULTIPLE}")
     return list(parts)
 
 
@@ -189,7 +122,7 @@ def _refuse_ends(parts: list[dict[str, Any]], tokenizer: LLTokenizer) -> None:
         not each.strip().isdigit() or each.strip() in ends for one in numbers for each in one
     )
     if named or any(name in texts for name in names if name):
-        raise _invalid("a grammar ends where it ends, and must not name tokens that end a text")
+        raise invalid("a grammar ends where it ends, and must not name tokens that end a text")
 
 
 def _explained(error: str, parts: list[dict[str, Any]], tokenizer: LLTokenizer) -> str:

@@ -1,0 +1,126 @@
+"""Tries grammars in a process of its own: a few take minutes and gigabytes, and cannot be stopped.
+
+`GrammarTrial` is the verifier's side, `main` the other. The process is told first how to make the
+tokenizer, then one grammar a line; it writes a line for each, with what is wrong with it or null.
+A timer of the system ends it when a grammar takes too long, and a limit when it takes too much.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import IO
+
+from llguidance import LLTokenizer
+
+from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_verifier.grammars import FIELD, STACK_BYTES, compiled, invalid
+
+# Of a processor, however busy the machine is.
+TRIAL_SECONDS = 2.0
+# What a grammar may take; of real ones, none takes 64.
+TRIAL_MIB = 512
+
+
+class GrammarTrial:
+    """Tries grammars, one after another; for one thread at a time."""
+
+    def __init__(
+        self,
+        tokenizer: Callable[[], LLTokenizer],
+        seconds: float = TRIAL_SECONDS,
+        mib: int = TRIAL_MIB,
+    ) -> None:
+        """Try with the tokenizer that is returned in the other process; it starts when needed."""
+        self._told = tokenizer, seconds, mib
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, grammar: str) -> None:
+        """Return if a grammar compiles within the limits, or raise a `ServiceError`."""
+        process = self._process or self._start()
+        asks, answers = _pipes(process)
+        with contextlib.suppress(BrokenPipeError):
+            asks.write(json.dumps(grammar).encode() + b"\n")
+            asks.flush()
+        if not (line := answers.readline()):
+            self._process = None
+            timed = process.wait() == -signal.SIGPROF
+            limit = f"within {self._seconds} s" if timed else "in the memory that it may take"
+            raise invalid(f"it did not compile {limit}")
+        if (wrong := json.loads(line)) is not None:
+            raise invalid_argument(FIELD, wrong)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        # It ends with its input.
+        weakref.finalize(self, _end, process)
+        asks, answers = _pipes(process)
+        asks.write(pickle.dumps(self._told))
+        asks.flush()
+        if not answers.readline():
+            raise RuntimeError(f"the trial of grammars did not start: status {process.wait()}")
+        self._process = process
+        return process
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    asks, answers = _pipes(process)
+    with contextlib.suppress(BrokenPipeError):
+        asks.close()
+    answers.close()
+    process.wait()
+
+
+def main() -> None:
+    """Serve standard input."""
+    # Ctrl-C reaches both processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    tokenizer, seconds, mib = pickle.load(sys.stdin.buffer)
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=_try_all, args=(tokenizer(), seconds, mib))
+    thread.start()
+    thread.join()
+
+
+def _try_all(tokenizer: LLTokenizer, seconds: float, mib: int) -> None:
+    if sys.platform == "linux":
+        # Elsewhere the limit does nothing.
+        with open("/proc/self/statm") as sizes:
+            most = int(sizes.read().split()[0]) * resource.getpagesize() + (mib << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    print("ready", flush=True)
+    # What the library prints where memory ends says nothing that the caller does not know.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    for line in sys.stdin.buffer:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            compiled(json.loads(line), tokenizer)
+            wrong = None
+        except ServiceError as error:
+            wrong = error.message
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(wrong), flush=True)
+
+
+if __name__ == "__main__":
+    main()
