@@ -25,7 +25,7 @@ async def together() -> list[str]:
 
 def refused() -> int:
     try:
-        model().bind(response_format={"type": "json_object"}).invoke(TEXT)
+        model().bind(store=True).invoke(TEXT)
     except openai.APIStatusError as error:
         return error.status_code
     return 0
