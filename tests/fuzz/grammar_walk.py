@@ -22,7 +22,7 @@ from tests.fuzz.grammar_tokens import tiny_tokenizer
 
 from blockdraft_bench.schemas.grammar import GrammarRefusedError, compiled, tokenizer_of
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.grammar_trial import GrammarTrial
+from blockdraft_verifier.grammars.trial import GrammarTrial
 
 _MOST_TOKENS = 24
 _LONGEST_DRAFT = 7

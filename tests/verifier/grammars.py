@@ -11,7 +11,7 @@ from tests.verifier.support import CONFIG
 from tests.verifier.tokens import tokenizer
 
 from blockdraft_models.sampling_options import Sampling
-from blockdraft_verifier.grammar_compiler import GrammarCompiler
+from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 END = CONFIG.eos_token_ids[0]

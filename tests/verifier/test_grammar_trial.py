@@ -8,7 +8,7 @@ import pytest
 from tests.verifier.grammars import GRAMMARS, text_grammar, tiny_tokenizer
 
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.grammar_trial import GrammarTrial
+from blockdraft_verifier.grammars.trial import GrammarTrial
 
 
 def all_of(patterns: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_verifier.schema_errors import failing_place
+from blockdraft_verifier.grammars.schema_errors import failing_place
 
 Paths = list[list[str]]
 

@@ -24,8 +24,8 @@ from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.engine.state import engine_state
-from blockdraft_verifier.grammar_compiler import GrammarCompiler
-from blockdraft_verifier.grammars import tokenizer_of
+from blockdraft_verifier.grammars.compilation import tokenizer_of
+from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.self_test import enforce
 from blockdraft_verifier.service import VerifierService

@@ -11,6 +11,7 @@ from llguidance import LLMatcher
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
+from blockdraft_verifier.grammars.compilation import FIELD
 from blockdraft_verifier.requests import add_step
 from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
 
@@ -26,7 +27,7 @@ _GRAMMAR_FAILED = ServiceError(
     grpc.StatusCode.FAILED_PRECONDITION,
     "CONSTRAINT_TOO_COMPLEX",
     "the completion cannot be followed through its constraint any further",
-    field="sampling.constraint",
+    field=FIELD,
 )
 
 

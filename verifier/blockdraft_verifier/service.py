@@ -17,7 +17,7 @@ from blockdraft_verifier.computation import Computation, Rounding
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
-from blockdraft_verifier.grammar_compiler import GrammarCompiler
+from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.requests import parse_request
 from blockdraft_verifier.scheduling.grammar import GrammarError
 from blockdraft_verifier.scheduling.sequence import Sequence

@@ -11,7 +11,7 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.constraints import grammar_of
-from blockdraft_verifier import grammars
+from blockdraft_verifier.grammars import compilation as grammars
 
 
 class GrammarRefusedError(ValueError):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import TIME_LEARNING_RATE, DraftCosts, StepTimes
-from blockdraft_verifier.engine.policy import Offer, fastest
+from blockdraft_verifier.engine.shares import Offer, fastest
 
 SECONDS = {Bucket(4, tokens, tokens): tokens / 4 for tokens in (4, 8, 16, 32)}
 CONTEXT_SECONDS = {bucket: seconds / 100 for bucket, seconds in SECONDS.items()}

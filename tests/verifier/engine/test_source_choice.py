@@ -8,7 +8,7 @@ import pytest
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
-from blockdraft_verifier.engine.policy import Offer, Share, fastest, longest, with_probes
+from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
 
 SIZES = (1, 2, 4, 8, 16)
 

@@ -2,10 +2,7 @@
 
 `DraftLengths.wanted` is the decision, made after each step for the next one. All decoding sequences
 get one draft length, the one that the cost model finds best without prompt lookup. Then the tokens
-that prompt lookup found compete with it. All sequences share the tokens of a step: so what prompt
-lookup found for all of them is taken in order of how likely it is to be right, as much as fills the
-step that is worth most. A step is padded up to a compiled size, and filling it costs nothing,
-unless prompts wait for room. Every step teaches what the decision rests on:
+that prompt lookup found compete with it (`shares`). Every step teaches what the decision rests on:
 
 | What | Where | Learned |
 |---|---|---|
@@ -15,20 +12,14 @@ unless prompts wait for room. Every step teaches what the decision rests on:
 | what a draft takes | `DraftCosts` | of each number of sequences |
 """
 
-import math
 from collections.abc import Collection, Iterable
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.engine.acceptance import (
-    AcceptanceEstimate,
-    MatchAcceptance,
-    expected_longest,
-)
-from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, MatchAcceptance
+from blockdraft_verifier.engine.cost_model import CostModel, WaitingPrompts
+from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
 from blockdraft_verifier.prompt_lookup import PromptLookup
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, Sequence
@@ -154,7 +145,7 @@ class DraftLengths:
                 self._credit_seconds -= lost
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
 
-    def _offer(self, sequence: Sequence, length: int) -> "Offer":
+    def _offer(self, sequence: Sequence, length: int) -> Offer:
         """Return what prompt lookup found, and what to expect of `length` drafted tokens.
 
         Nothing needs to be drafted where the grammar says what comes.
@@ -168,8 +159,8 @@ class DraftLengths:
         return Offer(found, estimate.lasting(length), estimate.accepted_of(length))
 
     def _shares(
-        self, costs: CostModel, offers: list["Offer"], prompts: WaitingPrompts, *, must_draft: bool
-    ) -> list["Share"]:
+        self, costs: CostModel, offers: list[Offer], prompts: WaitingPrompts, *, must_draft: bool
+    ) -> list[Share]:
         """Return which offers are taken; prompt lookup must not keep the drafter from probes."""
         if not any(offer.survival for offer in offers):
             return [Share(draft=offer.draft_length) for offer in offers]
@@ -291,113 +282,6 @@ class DraftLengths:
                         ended_early=row.ended_early,
                         forced=row.forced,
                     )
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What could be verified of one sequence."""
-
-    # How likely the first 1, 2, ... tokens found by prompt lookup are all right.
-    survival: list[float] = field(default_factory=list)
-    # How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
-    draft_lasting: list[float] = field(default_factory=list)
-    draft_gain: float = 0.0  # how many of these are expected to be accepted
-
-    @property
-    def draft_length(self) -> int:
-        """Tokens the drafter would be asked for."""
-        return len(self.draft_lasting)
-
-    @property
-    def prefers_drafter(self) -> bool:
-        """Whether the drafter is expected to be right more often; prompt lookup costs nothing."""
-        return self.draft_gain > sum(self.survival)
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one sequence gets: tokens found by prompt lookup, or tokens to ask the drafter for."""
-
-    prompt_lookup: int = 0
-    draft: int = 0
-
-
-def longest(offers: Rows[Offer]) -> list[Share]:
-    """Return the better source of each sequence, with all it offers."""
-    return [
-        Share(draft=offer.draft_length) if offer.prefers_drafter else Share(len(offer.survival))
-        for offer in offers
-    ]
-
-
-def fastest(
-    costs: CostModel,
-    offers: Rows[Offer],
-    *,
-    must_draft: bool,
-    prompts: WaitingPrompts = NO_PROMPTS,
-) -> list[Share]:
-    """Return what makes the step worth most, for at least one sequence.
-
-    With `must_draft` the step is a probe: sequences that do better with the drafter are drafted for
-    even if the batch as a whole would do better without.
-    """
-    drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
-    mixed, worth = _filled(costs, offers, drafting, prompts)
-    if not any(drafting) or must_draft:
-        return mixed
-    free, worth_free = _filled(costs, offers, [False] * len(offers), prompts)
-    return free if worth_free >= worth else mixed
-
-
-def with_probes(shares: Rows[Share], offers: Rows[Offer]) -> list[Share]:
-    """Give sequences that get nothing what prompt lookup found, if that promises a token.
-
-    So a step size that was slow once, because the machine was, is measured again; a text without
-    repetitions has nothing to probe.
-    """
-    return [
-        Share(len(offer.survival)) if share == Share() and sum(offer.survival) >= 1 else share
-        for share, offer in zip(shares, offers, strict=True)
-    ]
-
-
-def _filled(
-    costs: CostModel, offers: Rows[Offer], drafting: Rows[bool], prompts: WaitingPrompts
-) -> tuple[list[Share], float]:
-    """Fill a step with what prompt lookup found for sequences that are not drafted for.
-
-    Returns the shares and the worth of the step.
-    """
-    rows = len(offers)
-    drafted = [offer for offer, asked in zip(offers, drafting, strict=True) if asked]
-    lasting = [offer.draft_lasting for offer in drafted]
-    tokens = rows + math.ceil(sum(map(sum, lasting)))
-    gain = float(rows) + sum(offer.draft_gain for offer in drafted)
-    seconds = costs.drafts.seconds(len(drafted), expected_longest(lasting))
-    # A later token of a sequence is never likelier than one before it.
-    found = [
-        (alive, index)
-        for index, (offer, asked) in enumerate(zip(offers, drafting, strict=True))
-        if not asked
-        for alive in offer.survival
-    ]
-    found.sort(reverse=True)
-    gains = list(accumulate((alive for alive, _ in found), initial=gain))
-
-    def worth(count: int) -> float:
-        return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
-
-    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
-    count = max(sorted({0, *sizes}), key=worth)
-    taken = [0] * rows
-    for _, index in found[:count]:
-        taken[index] += 1
-    shares = [
-        Share(draft=offer.draft_length) if asked else Share(tokens)
-        for offer, asked, tokens in zip(offers, drafting, taken, strict=True)
-    ]
-    return shares, worth(count)
 
 
 def _limited(sequence: Sequence, length: int) -> int:

@@ -1,7 +1,6 @@
-"""Compiles a grammar in llguidance's JSON format, unless it asks for what cannot be bounded."""
+"""Compiles a grammar in llguidance's JSON format, unless it asks for what cannot be rolled back."""
 
 import json
-import math
 import re
 from typing import Any
 
@@ -11,18 +10,13 @@ from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.schema_errors import failing_place
+from blockdraft_verifier.grammars.schema_errors import failing_place
 
 MAX_GRAMMAR_BYTES = 512 * 1024
 """Most bytes of a grammar; longer ones may exhaust the stack below."""
-# llguidance recurses: a schema of 3,000 references in a row overflows the usual 8 MiB, which would
+# llguidance recurses: a schema of 1,000 references in a row overflows the usual 8 MiB, which would
 # end the process. Of the stack, only what is used takes memory.
 STACK_BYTES = 512 << 20
-MAX_MULTIPLE = 10_000
-"""Most of the least common multiple of all `multipleOf` of a grammar, leaving zeros out."""
-# Also within Lark grammars, where quotes are escaped.
-_MULTIPLE_OF = re.compile(r'multipleOf\\*"\s*:\s*([0-9.]+)')
-_ESCAPED = re.compile(r"\\+u00([0-7][0-9a-fA-F])")
 # Of a rule, whose name begins a line.
 _NO_ROLLBACK = re.compile(r"(?m)^\s*[\w?!.-]+\s*\[[^\]]*\b(stop|suffix|max_tokens)\b")
 _PART = frozenset(("name", "json_schema", "lark_grammar"))
@@ -92,7 +86,7 @@ def invalid(message: str) -> ServiceError:
 
 
 def _parts(grammar: str) -> list[dict[str, Any]]:
-    """Return the grammars of a text, unless they ask for what llguidance cannot do or bound."""
+    """Return the grammars of a text, unless they ask for what llguidance cannot roll back."""
     try:
         found = json.loads(grammar)
         parts = found["grammars"]
@@ -103,11 +97,6 @@ def _parts(grammar: str) -> list[dict[str, Any]]:
         raise invalid("it has no list of grammars")
     if any(_NO_ROLLBACK.search(str(part.get("lark_grammar", ""))) for part in parts):
         raise invalid("rules with the attributes stop, suffix or max_tokens are not supported")
-    # An automaton with as many states.
-    spelled = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), grammar)
-    digits = [text.replace(".", "").strip("0") or "1" for text in _MULTIPLE_OF.findall(spelled)]
-    if math.lcm(*map(int, digits)) > MAX_MULTIPLE:
-        raise invalid(f"the least common multiple of all multipleOf is above {MAX_MULTIPLE}")
     return list(parts)
 
 

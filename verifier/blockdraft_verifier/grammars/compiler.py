@@ -12,14 +12,14 @@ from llguidance import LLMatcher, LLTokenizer
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.grammar_trial import GrammarTrial
-from blockdraft_verifier.grammars import (
+from blockdraft_verifier.grammars.compilation import (
     FIELD,
     MAX_GRAMMAR_BYTES,
     STACK_BYTES,
     compiled,
     invalid,
 )
+from blockdraft_verifier.grammars.trial import GrammarTrial
 
 # For starting a trial and waiting for one; what a grammar may take itself is its limit.
 MAX_COMPILE_SECONDS = 30.0

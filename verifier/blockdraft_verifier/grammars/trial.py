@@ -21,7 +21,7 @@ from typing import IO
 from llguidance import LLTokenizer
 
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.grammars import FIELD, STACK_BYTES, compiled, invalid
+from blockdraft_verifier.grammars.compilation import FIELD, STACK_BYTES, compiled, invalid
 
 # Of a processor, however busy the machine is.
 TRIAL_SECONDS = 2.0

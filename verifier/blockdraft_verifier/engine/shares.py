@@ -1,0 +1,121 @@
+"""How the sequences of a step share its tokens, which the drafter or prompt lookup drafts.
+
+What prompt lookup found for all of them is taken in order of how likely it is to be right, as much
+as fills the step that is worth most. A step is padded up to a compiled size, and filling it costs
+nothing, unless prompts wait for room.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from blockdraft_verifier.engine.acceptance import expected_longest
+from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What could be verified of one sequence."""
+
+    # How likely the first 1, 2, ... tokens found by prompt lookup are all right.
+    survival: list[float] = field(default_factory=list)
+    # How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
+    draft_lasting: list[float] = field(default_factory=list)
+    draft_gain: float = 0.0  # how many of these are expected to be accepted
+
+    @property
+    def draft_length(self) -> int:
+        """Tokens the drafter would be asked for."""
+        return len(self.draft_lasting)
+
+    @property
+    def prefers_drafter(self) -> bool:
+        """Whether the drafter is expected to be right more often; prompt lookup costs nothing."""
+        return self.draft_gain > sum(self.survival)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one sequence gets: tokens found by prompt lookup, or tokens to ask the drafter for."""
+
+    prompt_lookup: int = 0
+    draft: int = 0
+
+
+def longest(offers: Sequence[Offer]) -> list[Share]:
+    """Return the better source of each sequence, with all it offers."""
+    return [
+        Share(draft=offer.draft_length) if offer.prefers_drafter else Share(len(offer.survival))
+        for offer in offers
+    ]
+
+
+def fastest(
+    costs: CostModel,
+    offers: Sequence[Offer],
+    *,
+    must_draft: bool,
+    prompts: WaitingPrompts = NO_PROMPTS,
+) -> list[Share]:
+    """Return what makes the step worth most, for at least one sequence.
+
+    With `must_draft` the step is a probe: sequences that do better with the drafter are drafted for
+    even if the batch as a whole would do better without.
+    """
+    drafting = [offer.draft_length > 0 and offer.prefers_drafter for offer in offers]
+    mixed, worth = _filled(costs, offers, drafting, prompts)
+    if not any(drafting) or must_draft:
+        return mixed
+    free, worth_free = _filled(costs, offers, [False] * len(offers), prompts)
+    return free if worth_free >= worth else mixed
+
+
+def with_probes(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]:
+    """Give sequences that get nothing what prompt lookup found, if that promises a token.
+
+    So a step size that was slow once, because the machine was, is measured again; a text without
+    repetitions has nothing to probe.
+    """
+    return [
+        Share(len(offer.survival)) if share == Share() and sum(offer.survival) >= 1 else share
+        for share, offer in zip(shares, offers, strict=True)
+    ]
+
+
+def _filled(
+    costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool], prompts: WaitingPrompts
+) -> tuple[list[Share], float]:
+    """Fill a step with what prompt lookup found for sequences that are not drafted for.
+
+    Returns the shares and the worth of the step.
+    """
+    rows = len(offers)
+    drafted = [offer for offer, asked in zip(offers, drafting, strict=True) if asked]
+    lasting = [offer.draft_lasting for offer in drafted]
+    tokens = rows + math.ceil(sum(map(sum, lasting)))
+    gain = float(rows) + sum(offer.draft_gain for offer in drafted)
+    seconds = costs.drafts.seconds(len(drafted), expected_longest(lasting))
+    # A later token of a sequence is never likelier than one before it.
+    found = [
+        (alive, index)
+        for index, (offer, asked) in enumerate(zip(offers, drafting, strict=True))
+        if not asked
+        for alive in offer.survival
+    ]
+    found.sort(reverse=True)
+    gains = list(accumulate((alive for alive, _ in found), initial=gain))
+
+    def worth(count: int) -> float:
+        return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
+
+    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
+    count = max(sorted({0, *sizes}), key=worth)
+    taken = [0] * rows
+    for _, index in found[:count]:
+        taken[index] += 1
+    shares = [
+        Share(draft=offer.draft_length) if asked else Share(tokens)
+        for offer, asked, tokens in zip(offers, drafting, taken, strict=True)
+    ]
+    return shares, worth(count)
