@@ -65,6 +65,11 @@ SPECULATION = Dashboard(
                     },
                     description="Tokens of a draft that is verified.",
                 ),
+                Panel(
+                    "Drafted tokens discarded",
+                    {"{{source}}": rate("verifier_discarded_draft_tokens_total", "source")},
+                    description="Not verified, because a constraint forbids them.",
+                ),
             ],
         ],
         "Verification": [
