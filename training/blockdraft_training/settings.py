@@ -16,9 +16,14 @@ WARMUP_SHARE = 0.04
 _TARGET = "target model: a known name, a directory, a `.gguf` file or a hub id"
 
 
+def without_suffixes(name: str) -> str:
+    """Return the name of a file of lines without `.jsonl` and how it is compressed."""
+    return name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl")
+
+
 @dataclass(frozen=True, slots=True)
 class PromptFile:
-    """A `.jsonl` or `.jsonl.gz` file of prompts; those of one source share a domain."""
+    """Prompts of one domain: a file `.jsonl`, also compressed to `.gz` or `.xz`."""
 
     source: str
     path: Path
@@ -29,7 +34,7 @@ class PromptFile:
         name, separator, path = text.partition("=")
         if separator and not Path(text).exists():
             return cls(name, Path(path))
-        return cls(Path(text).name.removesuffix(".gz").removesuffix(".jsonl"), Path(text))
+        return cls(without_suffixes(Path(text).name), Path(text))
 
     def __str__(self) -> str:
         """Return what `parse` reads."""
@@ -48,8 +53,8 @@ class CorpusSettings:
     target: str = setting(DEFAULT_TARGET, _TARGET, alias="model", metavar="SPEC")
     prompts: tuple[PromptFile, ...] = setting(
         (),
-        "files of prompts to answer, `.jsonl` or `.jsonl.gz`; NAME is their source, else the file "
-        "is",
+        "files of prompts to answer, `.jsonl`, `.jsonl.gz` or `.jsonl.xz`; NAME is their source, "
+        "else the file is",
         metavar="[NAME=]FILE",
         parse=PromptFile.parse,
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from blockdraft_training.settings import PromptFile
 
 def write(path: Path, *rows: Any) -> Path:
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    packed = {".gz": gzip.compress(text), ".xz": lzma.compress(text)}
+    path.write_bytes(packed.get(path.suffix, text))
     return path
 
 
@@ -28,7 +30,7 @@ def prompts(*texts: str) -> list[Prompt]:
     return [Prompt(f"p/{index}", "p", (text,)) for index, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz"])
+@pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz", "some.jsonl.xz"])
 def test_files_are_read(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, {"id": "a", "turns": ["x", "y"]}, {"id": "b", "turns": ["z"]})
     assert list(read_prompts(PromptFile.parse(str(path)))) == [

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,11 @@ def test_rows_survive(corpus: Path) -> None:
 
 
 def test_compressed_rows_are_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl.gz"
-    path.write_bytes(gzip.compress(lines()))
-    assert read(path) == list(ROWS)
-    assert manifest_path(path) == tmp_path / "corpus.manifest.json"
+    for suffix, pack in (("gz", gzip.compress), ("xz", lzma.compress)):
+        path = tmp_path / f"corpus.jsonl.{suffix}"
+        path.write_bytes(pack(lines()))
+        assert read(path) == list(ROWS)
+        assert manifest_path(path) == tmp_path / "corpus.manifest.json"
 
 
 def test_manifest_survives(corpus: Path) -> None:
@@ -144,6 +146,8 @@ PACKED = gzip.compress(lines())
         ("cut.jsonl.gz", PACKED[:-12], r"\d"),
         ("garbled.jsonl.gz", PACKED[:12] + b"\xff\xff\xff\xff" + PACKED[16:], "0"),
         ("plain.jsonl.gz", b"no gzip at all", "0"),
+        ("cut.jsonl.xz", lzma.compress(lines())[:-12], r"\d"),
+        ("plain.jsonl.xz", b"no xz at all", "0"),
     ],
 )
 def test_unreadable_files_are_named(tmp_path: Path, name: str, data: bytes, line: str) -> None:

@@ -45,15 +45,15 @@ class RowState(NamedTuple):
     seed: UInt[Array, "rows 2"]  # the halves of the seed
 
 
-class RowPrompt(NamedTuple):
-    """One prompt, padded at its end, and the row it goes to; a pytree."""
+class RowPrompts(NamedTuple):
+    """Prompts, padded at their ends, and the rows they go to; a pytree."""
 
-    token_ids: Int[Array, " padded"]
-    length: Int[Array, ""]
-    row: Int[Array, ""]
-    max_tokens: Int[Array, ""]
-    temperature: Float[Array, ""]
-    seed: UInt[Array, "2"]
+    token_ids: Int[Array, "prompts padded"]
+    length: Int[Array, " prompts"]
+    row: Int[Array, " prompts"]  # beyond the last row: the prompt is padding itself
+    max_tokens: Int[Array, " prompts"]
+    temperature: Float[Array, " prompts"]
+    seed: UInt[Array, "prompts 2"]
 
 
 def allocate(
@@ -75,10 +75,10 @@ def free_rows(rows: int) -> RowState:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptAttend:
-    """Attention of one padded prompt, which fills a row from its start; an `Attend`."""
+class PromptsAttend:
+    """Attention of padded prompts, each of which fills a row from its start; an `Attend`."""
 
-    row: Int[Array, ""]
+    rows: Int[Array, " prompts"]
     length: int
 
     def __call__(
@@ -89,15 +89,19 @@ class PromptAttend:
         cache: LayerKV,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
-        """Attend within the prompt and store its keys and values, padding included."""
-        attended, _ = DenseAttend(1, self.length)(q, k, v, cache)
-        start = (self.row, 0, 0, 0)
-        new = LayerKV(k.transpose(1, 2, 0), v.transpose(1, 0, 2))
-        keys, values = (
-            jax.lax.dynamic_update_slice(old, part[None].astype(old.dtype), start)
-            for old, part in zip(cache, new, strict=True)
+        """Attend within each prompt and store its keys and values, padding included."""
+        prompts = len(self.rows)
+        attended, _ = DenseAttend(prompts, self.length)(q, k, v, cache)
+        keys, values = (part.reshape(prompts, self.length, *part.shape[1:]) for part in (k, v))
+        end = self.length
+        return attended, LayerKV(
+            cache.keys.at[self.rows, :, :, :end].set(
+                keys.transpose(0, 2, 3, 1).astype(cache.keys.dtype), mode="drop"
+            ),
+            cache.values.at[self.rows, :, :end].set(
+                values.transpose(0, 2, 1, 3).astype(cache.values.dtype), mode="drop"
+            ),
         )
-        return attended, LayerKV(keys, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +141,29 @@ class RowAttend:
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def start_row(
+def start_rows(
     graph: nnx.GraphDef[Decoder],
     weights: Any,
     caches: Sequence[LayerKV],
     rows: RowState,
-    prompt: RowPrompt,
+    prompts: RowPrompts,
     end_ids: Int[Array, " ends"],
 ) -> tuple[list[LayerKV], RowState]:
-    """Run a prompt into its row and choose its first token; caches and rows are donated."""
+    """Run prompts into their rows and choose their first tokens; caches and rows are donated."""
     decoder = nnx.merge(graph, weights)
-    padded = prompt.token_ids.shape[0]
-    positions = jnp.arange(padded, dtype=jnp.int32)
-    attend = PromptAttend(prompt.row, padded)
-    output = decoder(prompt.token_ids, positions, caches, attend)
-    last = jax.lax.dynamic_slice_in_dim(output.hidden, prompt.length - 1, 1)
+    count, padded = prompts.token_ids.shape
+    positions = jnp.tile(jnp.arange(padded, dtype=jnp.int32), count)
+    attend = PromptsAttend(prompts.row, padded)
+    output = decoder(prompts.token_ids.reshape(-1), positions, caches, attend)
+    ends = jnp.arange(count, dtype=jnp.int32) * padded + prompts.length - 1
     first = choose(
-        decoder.logits(last), prompt.length[None], prompt.temperature[None], prompt.seed[None]
+        decoder.logits(output.hidden[ends]), prompts.length, prompts.temperature, prompts.seed
     )
-    remaining = jnp.where(_is_end(first, end_ids), 0, prompt.max_tokens - 1)
-    new = (first[0], prompt.length, remaining[0], prompt.temperature, prompt.seed)
-    placed = (old.at[prompt.row].set(value) for old, value in zip(rows, new, strict=True))
+    remaining = jnp.where(_is_end(first, end_ids), 0, prompts.max_tokens - 1)
+    new = (first, prompts.length, remaining, prompts.temperature, prompts.seed)
+    placed = (
+        old.at[prompts.row].set(value, mode="drop") for old, value in zip(rows, new, strict=True)
+    )
     return output.caches, RowState(*placed)
 
 

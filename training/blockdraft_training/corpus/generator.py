@@ -1,10 +1,11 @@
 """Completions to many prompts, with a batch that stays full: finished rows take the next prompt."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -14,11 +15,11 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import seed_words
 from blockdraft_training.corpus.decoding import (
     NO_TOKEN,
-    RowPrompt,
+    RowPrompts,
     allocate,
     continue_rows,
     free_rows,
-    start_row,
+    start_rows,
 )
 
 # Prompts are padded to powers of two from here on: below, all cost the same.
@@ -39,6 +40,11 @@ class BatchShape:
     def padded_length(self, tokens: int) -> int:
         """Return to how many tokens a prompt is padded."""
         return max(SHORTEST_PADDED_PROMPT, 1 << (tokens - 1).bit_length())
+
+    @property
+    def starts(self) -> int:
+        """Prompts that are run at once: many rows have several at a time that finish."""
+        return max(1, self.rows // 32)
 
     @property
     def capacity(self) -> int:
@@ -94,8 +100,8 @@ class BatchGenerator:
         for request in requests:
             padded = self._shape.padded_length(len(request.prompt))
             if padded not in self._starts:
-                prompt = self._row_prompt(0, request, padded)
-                self._starts[padded] = start_row.lower(*state, prompt, self._ends).compile()
+                prompts = self._row_prompts({0: request}, padded)
+                self._starts[padded] = start_rows.lower(*state, prompts, self._ends).compile()
         if self._steps is None and requests:
             self._steps = continue_rows.lower(*state, self._ends, steps=self._shape.steps).compile()
 
@@ -105,15 +111,16 @@ class BatchGenerator:
         Every completion depends on its own request only, as far as steps are batch-invariant.
         """
         self.prepare(requests)
-        # Greedy ones first: Gumbel noise is computed for the whole batch if one row needs it.
-        waiting = deque(sorted(requests, key=lambda request: request.temperature > 0))
+        # Greedy ones first: Gumbel noise is computed for the whole batch if one row needs it. Then
+        # the shorter ones: those that start together are padded to the same length.
+        waiting = deque(sorted(requests, key=lambda each: (each.temperature > 0, len(each.prompt))))
         completions: dict[int, tuple[Request, list[int]]] = {}
         while waiting or completions:
-            for row in range(self._shape.rows):
-                if row not in completions and waiting:
-                    request = waiting.popleft()
-                    self._begin(row, request)
-                    completions[row] = (request, [])
+            free = [row for row in range(self._shape.rows) if row not in completions]
+            while waiting and len(free) >= (together := min(self._shape.starts, len(waiting))):
+                begun = {free.pop(0): waiting.popleft() for _ in range(together)}
+                self._begin(begun)
+                completions.update((row, (request, [])) for row, request in begun.items())
             self._caches, self._rows, chosen = self._steps(
                 self._weights, self._caches, self._rows, self._ends
             )
@@ -142,22 +149,23 @@ class BatchGenerator:
                 f" into {self._shape.capacity}"
             )
 
-    def _begin(self, row: int, request: Request) -> None:
-        padded = self._shape.padded_length(len(request.prompt))
-        prompt = self._row_prompt(row, request, padded)
+    def _begin(self, begun: Mapping[int, Request]) -> None:
+        padded = max(self._shape.padded_length(len(request.prompt)) for request in begun.values())
         self._caches, self._rows = self._starts[padded](
-            self._weights, self._caches, self._rows, prompt, self._ends
+            self._weights, self._caches, self._rows, self._row_prompts(begun, padded), self._ends
         )
 
-    def _row_prompt(self, row: int, request: Request, padded: int) -> RowPrompt:
-        length = len(request.prompt)
-        token_ids = np.zeros(padded, np.int32)
-        token_ids[:length] = request.prompt
-        return RowPrompt(
-            jnp.asarray(token_ids),
-            jnp.int32(length),
-            jnp.int32(row),
-            jnp.int32(self._limit(request)),
-            jnp.float32(request.temperature),
-            jnp.asarray(seed_words(request.seed)),
-        )
+    def _row_prompts(self, begun: Mapping[int, Request], padded: int) -> RowPrompts:
+        count = self._shape.starts
+        token_ids = np.zeros((count, padded), np.int32)
+        length = np.ones(count, np.int32)
+        row = np.full(count, self._shape.rows, np.int32)
+        max_tokens = np.ones(count, np.int32)
+        temperature = np.zeros(count, np.float32)
+        seed = np.zeros((count, 2), np.uint32)
+        for place, (number, request) in enumerate(begun.items()):
+            token_ids[place, : len(request.prompt)] = request.prompt
+            length[place], row[place] = len(request.prompt), number
+            max_tokens[place], temperature[place] = self._limit(request), request.temperature
+            seed[place] = seed_words(request.seed)
+        return RowPrompts(*jax.device_put((token_ids, length, row, max_tokens, temperature, seed)))

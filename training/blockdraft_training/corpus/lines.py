@@ -2,9 +2,10 @@
 
 import fcntl
 import gzip
+import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -20,22 +21,32 @@ _SCAN_BYTES = 1 << 16
 def read_lines(path: Path, parse: Callable[[bytes], Item]) -> Iterator[Item]:
     """Yield the value of each line of a file; `parse` raises a ValueError for a damaged one.
 
-    A name that ends in .gz says that the file is compressed. An unreadable file and a damaged line
-    are a `CorpusError` that names the line.
+    A name that ends in .gz or .xz says how the file is compressed. An unreadable file and a damaged
+    line are a `CorpusError` that names the line.
     """
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        with _opened(path) as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007, the handlers name it
                 yield parse(line)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise CorpusError(f"{path} cannot be read after line {number}: {error}") from error
     except ValueError as error:
         raise CorpusError(f"{path}, line {number}: {error}") from error
     except RecursionError as error:
         raise CorpusError(f"{path}, line {number}: it is nested too deep") from error
+
+
+def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+    match path.suffix:
+        case ".gz":
+            return gzip.open(path)
+        case ".xz":
+            return lzma.open(path)
+        case _:
+            return path.open("rb")
 
 
 class LineFile(AbstractContextManager["LineFile"]):

@@ -1,8 +1,8 @@
 """The files of a corpus, read and written.
 
-Beside `NAME.jsonl` (or `NAME.jsonl.gz`) lies `NAME.manifest.json`: which target answered, whose
-prompts they were and how the completions were sampled. A corpus without one can be read too; its
-rows are then checked against the target when features are computed.
+Beside `NAME.jsonl` (or `.jsonl.gz`, `.jsonl.xz`) lies `NAME.manifest.json`: which target answered,
+whose prompts they were and how the completions were sampled. A corpus without one can be read too;
+its rows are then checked against the target when features are computed.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 from blockdraft_training.corpus.lines import LineFile, read_lines
 from blockdraft_training.errors import CorpusError
+from blockdraft_training.settings import without_suffixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,7 @@ class CorpusManifest:
 
 def manifest_path(corpus: Path) -> Path:
     """Return where the manifest of a corpus lies."""
-    name = corpus.name.removesuffix(".gz").removesuffix(".jsonl")
-    return corpus.with_name(f"{name}.manifest.json")
+    return corpus.with_name(f"{without_suffixes(corpus.name)}.manifest.json")
 
 
 def read_manifest(corpus: Path) -> CorpusManifest | None:

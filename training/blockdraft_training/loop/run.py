@@ -94,6 +94,7 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
         settings.output, {**settings.identity(), "target": target.fingerprint}
     )
     if settings.online:
+        decoder = _in_dtype(decoder, dtype)
         builder = BatchBuilder.of(rows, None)
         complete: CompleteBatch = computed_online(decoder, spec, builder.completion_length)
     else:
