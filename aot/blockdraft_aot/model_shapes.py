@@ -13,7 +13,8 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of, published_method
-from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.rope_scaling import LinearScaling, RopeScaling, YarnScaling
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.quantization import WeightFormat
@@ -59,6 +60,67 @@ _QWEN3 = replace(
     bos_token_id=None,
     eos_token_ids=(151645, 151643),
 )
+_QWEN2 = replace(
+    _QWEN3,
+    family="qwen2",
+    qk_norm=False,
+    attention_bias=True,
+    output_bias=False,
+    vocab_size=152064,
+    num_heads=28,
+    num_kv_heads=4,
+    max_position_embeddings=32768,
+)
+_QWEN3_MOE = replace(
+    _QWEN3,
+    family="qwen3_moe",
+    num_kv_heads=4,
+    num_experts=128,
+    experts_per_token=8,
+    max_position_embeddings=262144,
+)
+_GPT_OSS = replace(
+    _LLAMA_3_1,
+    family="gpt_oss",
+    vocab_size=201088,
+    rope_theta=150000.0,
+    rope_scaling=YarnScaling(32.0, 32.0, 1.0, 4096, 1.3465735902799727, truncate=False),
+    attention_bias=True,
+    attention_sinks=True,
+    activation="clamped",
+    mlp_bias=True,
+    experts_per_token=4,
+    bos_token_id=199998,
+    eos_token_ids=(200002, 199999, 200012),
+)
+_GEMMA3 = replace(
+    _LLAMA_3_1,
+    family="gemma3_text",
+    vocab_size=262208,
+    rms_norm_eps=1e-6,
+    rope_theta=1000000.0,
+    rope_scaling=LinearScaling(8.0),
+    local_rope_theta=10000.0,
+    tie_word_embeddings=True,
+    qk_norm=True,
+    norm_offset=1.0,
+    output_norms=True,
+    activation="gelu_tanh",
+    bos_token_id=2,
+    eos_token_ids=(1, 106),
+)
+_PHI4 = replace(
+    _LLAMA_3_1,
+    family="phi3",
+    vocab_size=100352,
+    num_heads=40,
+    num_kv_heads=10,
+    rope_theta=250000.0,
+    rope_scaling=None,
+    max_position_embeddings=16384,
+    bos_token_id=100257,
+    eos_token_ids=(100265,),
+)
 _SMALL_QWEN3 = replace(_QWEN3, tie_word_embeddings=True)
 
 
@@ -82,8 +144,41 @@ SHAPES = {
         ("qwen3-8b", _QWEN3, 4096, 12288, 36, 32, 128),
         ("qwen3-14b", _QWEN3, 5120, 17408, 40, 40, 128),
         ("qwen3-32b", _QWEN3, 5120, 25600, 64, 64, 128),
+        (
+            "qwen2.5-7b",
+            replace(_QWEN2, num_kv_heads=4, vocab_size=152064),
+            3584,
+            18944,
+            28,
+            28,
+            128,
+        ),
+        ("phi-4", _PHI4, 5120, 17920, 40, 40, 128),
+        ("qwen3-30b-a3b", _QWEN3_MOE, 2048, 768, 48, 32, 128),
     )
 }
+SHAPES["gemma-3-12b"] = replace(
+    _GEMMA3,
+    name="gemma-3-12b",
+    hidden_size=3840,
+    intermediate_size=15360,
+    num_layers=48,
+    num_heads=16,
+    head_dim=256,
+    embedding_scale=3840**0.5,
+    windows=(1024, 1024, 1024, 1024, 1024, 0) * 8,
+)
+SHAPES["gpt-oss-20b"] = replace(
+    _GPT_OSS,
+    name="gpt-oss-20b",
+    hidden_size=2880,
+    intermediate_size=2880,
+    num_layers=24,
+    num_heads=64,
+    head_dim=64,
+    windows=(128, 0) * 12,
+    num_experts=32,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.experts import divide_experts
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
@@ -46,6 +47,7 @@ class TargetPrograms:
     layout: CacheLayout  # of the K/V cache
     features: FeatureForm  # what a step gives of every position
     decoder: Decoder  # the target with scanned layers, its weights only described
+    one_layer: Decoder  # the same of its first layer alone
     without_layers: Decoder  # the target without its layers, likewise
 
     @classmethod
@@ -59,13 +61,18 @@ class TargetPrograms:
 
         def unrolled(config: DecoderConfig) -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
+            divide_experts(decoder, mesh)
             return hold_int8(decoder) if pair.weights == "int8" else decoder
 
         # One layer is made and dropped: a decoder has at least one.
-        bare = nnx.eval_shape(lambda: unrolled(replace(pair.target, num_layers=1)))
+        short = pair.target.shortened(1)
+        bare = nnx.eval_shape(lambda: unrolled(short))
         bare.layers = nnx.List([])
-        scanned = nnx.eval_shape(lambda: ScannedDecoder(unrolled(pair.target)))
-        return cls(pair, limits, layout, pair.features(mesh, dtype), scanned, bare)
+        scanned, one = (
+            nnx.eval_shape(lambda shape=shape: ScannedDecoder(unrolled(shape)))
+            for shape in (pair.target, short)
+        )
+        return cls(pair, limits, layout, pair.features(mesh, dtype), scanned, one, bare)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -117,9 +124,15 @@ class TargetPrograms:
         """Count a step whose requests are all greedy, attention by a kernel left out.
 
         XLA counts the dearest branch, which sampling is, taken or not; and the body of the layers'
-        loop once, which is the difference to the same step without layers.
+        loop once, which is the difference to the same step without layers. A grouped product it
+        counts as if it read all groups, those of the experts of other layers too: with experts
+        there is one layer.
         """
-        whole = GreedyStep(*self._parts(self.decoder, self.layout, self.features))
+        decoder, layout, features = self.decoder, self.layout, self.features
+        if self.pair.target.num_experts:
+            decoder, features = self.one_layer, NO_FEATURES
+            layout = replace(layout, num_layers=1)
+        whole = GreedyStep(*self._parts(decoder, layout, features))
         bare = GreedyStep(
             *self._parts(
                 self.without_layers,
@@ -127,7 +140,7 @@ class TargetPrograms:
                 NO_FEATURES,
             )
         )
-        with_one = compile_and_read(whole.lower(self._weights(self.decoder), bucket)).counts
+        with_one = compile_and_read(whole.lower(self._weights(decoder), bucket)).counts
         rest = compile_and_read(bare.lower(self._weights(self.without_layers), bucket)).counts
         return rest.plus(with_one.plus(rest, times=-1), times=self.pair.target.num_layers)
 

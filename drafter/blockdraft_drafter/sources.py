@@ -16,6 +16,7 @@ from blockdraft_drafter.checkpoint import fingerprint, load_drafter, published_a
 from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
+from blockdraft_drafter.known import known_drafter
 from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import Checkpoint
@@ -33,16 +34,6 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 # Methods by the specification of their shipped and of their random drafters.
 _BY_NAME = {method.name: method for method in METHODS}
 _RANDOM: Mapping[str, AnyMethod] = {"random": DFLASH, "random-eagle3": EAGLE3}
-
-_LLAMA_3_1_8B = "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"
-_KNOWN = {
-    "qwen/qwen3-4b": "z-lab/Qwen3-4B-DFlash-b16",
-    "qwen/qwen3-8b": "z-lab/Qwen3-8B-DFlash-b16",
-    "meta-llama/llama-3.1-8b-instruct": _LLAMA_3_1_8B,
-    # The name under which it was published first.
-    "meta-llama/meta-llama-3.1-8b-instruct": _LLAMA_3_1_8B,
-}
-"""Published drafters that load here, by the target's hub id (source: README of z-lab/dflash)."""
 
 
 class NoDrafterError(ResolveError):
@@ -87,7 +78,7 @@ def find_checkpoint(
         shipped = shipped_for(method, target) if method.can_learn or not learns else None
         if shipped is not None:
             return shipped
-    published = _KNOWN.get(target_spec.lower())
+    published = known_drafter(target_spec)
     if published is None:
         raise NoDrafterError(
             "no drafter is known for this target: name one with --drafter, or train one with "

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import ROOT, pages, read
 
+from blockdraft_drafter import known
+
 # Absolute paths a page may show: examples, defaults, and names of RPCs.
 ALLOWED_PATHS = (
     "/path",
@@ -91,3 +93,8 @@ def test_what_security_says_is_shown_is_tested() -> None:
     named = set(re.findall(r"`(test_\w+)`", read("docs/security.md")))
     assert len(named) > 30
     assert named <= defined
+
+
+def test_known_models_are_those_of_auto() -> None:
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    assert "\n".join(known.table()) in page

@@ -20,8 +20,8 @@ from tests.drafter.builders import (
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3
+from blockdraft_drafter.known import known_drafter
 from blockdraft_drafter.sources import (
-    _KNOWN,
     NoDrafterError,
     obtain_drafter,
     published_method,
@@ -85,7 +85,10 @@ def test_hub_ids(fetched: list[str]) -> None:
     with pytest.raises(NoDrafterError, match="no drafter is known for this target"):
         obtain("auto", target_spec="/models/Qwen3-8B")
     assert len(fetched) == 3
-    assert all(target == target.lower() for target in _KNOWN), "looked for in lower case"
+    assert known_drafter("meta-llama/Meta-Llama-3.1-8B-Instruct") == known_drafter(
+        "meta-llama/Llama-3.1-8B-Instruct"
+    )
+    assert known_drafter("smollm2-135m") is None
 
 
 @pytest.mark.parametrize(

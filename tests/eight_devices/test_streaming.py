@@ -18,13 +18,14 @@ from tests.models.builders import random_decoder, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.published_config import config_to_hf
+from blockdraft_models.decoder.layer import GatedMLP
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
+from blockdraft_models.families.published_config import config_to_hf
+from blockdraft_models.families.table import tensor_names
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
 from blockdraft_models.weights.quantization import WeightFormat
-from blockdraft_models.weights.tensor_names import tensor_names
 from blockdraft_runtime.event_loop import return_free_memory
 
 MOST_OF_LARGEST_FILE = 1.3
@@ -156,7 +157,9 @@ def test_every_device_gets_its_part(
             assert ours.get_raw_value().sharding.is_equivalent_to(where, ours.ndim), name
             assert len(ours.get_raw_value().sharding.device_set) == devices
             np.testing.assert_array_equal(ours[...], theirs[...])
-        gate, down = divided.layers[0].mlp.gate, divided.layers[0].mlp.down
+        mlp = divided.layers[0].mlp
+        assert isinstance(mlp, GatedMLP)
+        gate, down = mlp.gate, mlp.down
         assert gate.weight[...].addressable_shards[0].data.shape == (64 // devices, 32)
         assert down.weight[...].addressable_shards[0].data.shape == (32, 64 // devices)
         if gate.scale is not None and down.scale is not None:

@@ -28,6 +28,7 @@ from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
+TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 BUCKET = Bucket(2, 8, 8)
 PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 16, 8
 
@@ -110,6 +111,19 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
     projection = None if raw else FeatureProjection(weight, scale, 1e-6)
     divided = Stepping(on_several, placement.mesh, projection)
     assert_same_steps(divided, Stepping(alone, None, projection), config.vocab_size)
+
+
+# Of four experts, or six, each device holds the half.
+@pytest.mark.parametrize(("name", "scanned"), [("gpt-oss", True), ("qwen3-moe", False)])
+def test_experts_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:
+    alone, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
+    placement = placed_on(2)
+    loaded, _ = load_decoder(TARGETS / name, dtype=jnp.float32, placement=placement)
+    of_first = loaded.layers[0].mlp.down.weight[...].addressable_shards[0].data
+    assert len(of_first) == alone.config.num_experts // 2
+    on_several = ScannedDecoder(loaded, placement) if scanned else loaded
+    divided = Stepping(on_several, placement.mesh)
+    assert_same_steps(divided, Stepping(alone, None), alone.config.vocab_size)
 
 
 def assert_same_steps(divided: Stepping, reference: Stepping, vocab_size: int) -> None:

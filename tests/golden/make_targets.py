@@ -1,9 +1,11 @@
 """Makes the targets: random weights of each public format, and what transformers says of them.
 
-Run from the root of the project, with torch and transformers: python -m tests.golden.make_targets
+Run from the root of the project, with torch and transformers: python -m tests.golden.make_targets,
+with names after it for some of them.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +22,19 @@ SEEDS = {
     "llama-tied-head64": 1,
     "qwen3": 2,
     "qwen3-untied-sharded": 3,
+    "mistral-window": 4,
+    "qwen2": 5,
+    "qwen3-moe": 6,
+    "gemma3": 7,
+    "gpt-oss": 8,
+    "phi3": 9,
+    "phi3-longrope": 10,
 }
+CONTINUED = 100
 
 
-def make(name: str, seed: int) -> None:
-    directory = TARGETS / name
+def make(target: str, seed: int) -> None:
+    directory = TARGETS / target
     config = directory / "config.json"
     text = config.read_text()
     published = json.loads(text)
@@ -32,12 +42,13 @@ def make(name: str, seed: int) -> None:
         file.unlink()
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
-    for parameter in model.parameters():
-        if parameter.ndim == 1:  # norms of one would hide that one is misplaced
+    for name, parameter in model.named_parameters():
+        # Norms of one, and biases of zero, would hide that one is misplaced.
+        if parameter.ndim == 1 or name.endswith("bias"):
             parameter.data += 0.2 * torch.randn_like(parameter)
     dtype = getattr(torch, published.get("dtype") or published["torch_dtype"])
     size = sum(p.numel() for p in model.parameters()) * dtype.itemsize
-    half = f"{size * 6 // 10 // 1000}KB" if "sharded" in name else "5GB"
+    half = f"{size * 6 // 10 // 1000}KB" if "sharded" in target else "5GB"
     model.to(dtype).save_pretrained(directory, max_shard_size=half)
     config.write_text(text)
     (directory / "generation_config.json").unlink(missing_ok=True)
@@ -46,16 +57,19 @@ def make(name: str, seed: int) -> None:
     tokens = torch.randint(0, VOCAB, (2, 24))
     with torch.no_grad():
         output = loaded(tokens, output_hidden_states=True)
+        loaded.generation_config.eos_token_id = None
+        continued = loaded.generate(tokens[:1, :8], do_sample=False, max_new_tokens=CONTINUED)
     np.savez_compressed(
-        TARGETS / f"{name}.npz",
+        TARGETS / f"{target}.npz",
         token_ids=tokens.numpy(),
         logits=output.logits.numpy(),
         capture=np.array(CAPTURE),
         # hidden_states[0] is the embedding, so [i + 1] the output of layer i.
         captured=torch.cat([output.hidden_states[i + 1] for i in CAPTURE], -1).numpy(),
+        continued=continued.numpy(),
     )
 
 
 if __name__ == "__main__":
-    for name, seed in SEEDS.items():
-        make(name, seed)
+    for target in sys.argv[1:] or SEEDS:
+        make(target, SEEDS[target])

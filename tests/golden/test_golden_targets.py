@@ -12,10 +12,11 @@ from blockdraft_models.weights.resolve import resolve_target
 
 TARGETS = Path(__file__).parent / "targets"
 NAMES = sorted(path.stem for path in TARGETS.glob("*.npz"))
+CONTINUED = 100
 
 
 def test_there_are_targets() -> None:
-    assert len(NAMES) == 4
+    assert len(NAMES) == 11
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,3 +35,9 @@ def test_logits_and_features_are_those_of_transformers(name: str) -> None:
     assert same == checkpoint
     again = shared.logits(output.hidden).reshape(golden["logits"].shape)
     np.testing.assert_allclose(again, golden["logits"], rtol=1e-4, atol=1e-5 * scale)
+
+    # Each token of the greedy continuation is the likeliest one after those before.
+    continued = golden["continued"]
+    chosen, _ = run_dense(decoder, continued)
+    prompt = continued.shape[1] - CONTINUED
+    assert chosen[0, prompt - 1 : -1].argmax(-1).tolist() == continued[0, prompt:].tolist()

@@ -14,8 +14,9 @@ from safetensors.numpy import load_file, save_file
 from tests.models.tiny import decoder_tensors
 
 from blockdraft_models.decoder.attention import DenseAttend
-from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder, DecoderOutput
+from blockdraft_models.decoder.rope_scaling import RopeScaling
 
 LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 

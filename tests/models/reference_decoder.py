@@ -14,6 +14,7 @@ from flax import nnx
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.rope_scaling import RopeScaling
 
 Params = Mapping[str, np.ndarray]
 
@@ -105,6 +106,7 @@ class ReferenceDecoder:
         scaling = self.config.rope_scaling
         if scaling is None:
             return frequency
+        assert isinstance(scaling, RopeScaling)
         wavelength = 2 * math.pi / frequency
         original = scaling.original_max_position_embeddings
         if wavelength < original / scaling.high_freq_factor:

@@ -10,9 +10,10 @@ from safetensors.numpy import save_file
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.published_config import config_to_hf
+from blockdraft_models.families.published_config import config_to_hf
+from blockdraft_models.families.table import tensor_names
+from blockdraft_models.families.tensors import TensorName
 from blockdraft_models.tokenizer.files import BYTE_TO_CHAR
-from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _BYTES = 256
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -38,6 +39,7 @@ def tiny_config(kind: Kind = "llama", **overrides: Any) -> DecoderConfig:
     """
     fields: dict[str, Any] = {
         "name": f"tiny-{kind}",
+        "family": kind,
         "vocab_size": _BYTES + 4,
         "hidden_size": 32,
         "intermediate_size": 64,
@@ -56,6 +58,28 @@ def tiny_config(kind: Kind = "llama", **overrides: Any) -> DecoderConfig:
         "eos_token_ids": (IM_END,),
     }
     return DecoderConfig(**{**fields, **overrides})
+
+
+# What other families than Llama's and Qwen's dense ones compute, in two layers.
+LIKE_GPT_OSS: dict[str, Any] = {
+    "attention_bias": True,
+    "attention_sinks": True,
+    "windows": (10, 0),
+    "activation": "clamped",
+    "mlp_bias": True,
+    "num_experts": 4,
+    "experts_per_token": 2,
+}
+LIKE_GEMMA3: dict[str, Any] = {
+    "kind": "qwen3",
+    "norm_offset": 1.0,
+    "output_norms": True,
+    "embedding_scale": 5.7,
+    "query_scale": 0.8,
+    "activation": "gelu_tanh",
+    "windows": (10, 0),
+    "local_rope_theta": 500.0,
+}
 
 
 def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.options import add_connection_arguments, connect
@@ -15,11 +16,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft models`."""
     parser.add_argument("model", nargs="?", default="", help="model (default: the served one)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--known",
+        action="store_true",
+        help="instead: list the published pairs of target and drafter that "
+        "`--drafter auto` finds; asks no server",
+    )
     add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the description."""
+    if args.known:
+        # By name: the client must not import the servers.
+        print("\n".join(importlib.import_module("blockdraft_drafter.known").table()))
+        return OK
     with connect(args) as client:
         model = client.model(args.model)
     if args.json:

@@ -21,6 +21,7 @@ from blockdraft_drafter.compiled.buffer import (
     widened,
 )
 from blockdraft_drafter.compiled.kernel import attend_in_kernel
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class BlockAttend:
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: LayerKV,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
         """Attend; `cache` is the layer's draft KV cache, read and returned as it was."""
@@ -78,6 +80,7 @@ class ChainAttend:
         k: Float[Array, "blocks kv_heads head_dim"],
         v: Float[Array, "blocks kv_heads head_dim"],
         cache: Keys | None,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "blocks heads head_dim"], Keys | None]:
         """Attend; the entry sees itself too."""

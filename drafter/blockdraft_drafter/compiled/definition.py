@@ -16,8 +16,8 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, DraftWeights, whole
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.published_config import rope_scaling_to_hf
 from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement, state_shapes
+from blockdraft_models.families.published_config import rope_scaling_to_hf
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 DEFAULT_BLOCK_SIZE = 8

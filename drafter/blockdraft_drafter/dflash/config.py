@@ -4,7 +4,7 @@ Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blockdraft_drafter.compiled.definition import (
@@ -14,8 +14,9 @@ from blockdraft_drafter.compiled.definition import (
     DraftTensor,
 )
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.published_config import config_from_hf, section
-from blockdraft_models.weights.tensor_names import tensor_names
+from blockdraft_models.families.family import section
+from blockdraft_models.families.published_config import config_from_hf
+from blockdraft_models.families.table import tensor_names
 
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
@@ -94,12 +95,8 @@ class DFlashConfig(DraftConfig):
 
         It has `num_features` target layers per feature, or fewer if the target is too shallow.
         """
-        decoder = replace(
-            target,
-            name=f"dflash-{target.name}",
-            num_layers=num_layers,
-            qk_norm=True,
-            attention_bias=False,
+        decoder = target.plain(
+            "qwen3", name=f"dflash-{target.name}", num_layers=num_layers, qk_norm=True
         )
         # Between layer 1 and layer n-3 there are n-3 layers to choose from.
         num_features = max(1, min(num_features, target.num_layers - 3))

@@ -28,10 +28,12 @@ from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
 from blockdraft_drafter.dflash.config import DFlashConfig
-from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
+from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import DecoderLayer, Linear, RMSNorm, parameter, random_weights
+from blockdraft_models.decoder.layer import Linear, RMSNorm, parameter, random_weights
 from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.rope import rotary_tables, rotate
 from blockdraft_models.decoder.sharding import EMBED
 from blockdraft_models.weights.loading import EmbeddingAndHead
 

@@ -4,7 +4,7 @@ Names and defaults are those of SafeAILab/EAGLE and SpecForge checkpoints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from blockdraft_drafter.compiled.definition import (
@@ -15,7 +15,8 @@ from blockdraft_drafter.compiled.definition import (
     DraftTensor,
 )
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.published_config import config_from_hf, section
+from blockdraft_models.families.family import section
+from blockdraft_models.families.published_config import config_from_hf
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # Changes what a forward pass computes in ways not built here.
@@ -54,12 +55,11 @@ class Eagle3Config(DraftConfig):
         ones. Raises ValueError if a capture point is no layer, or the target is too shallow to have
         the published ones.
         """
-        decoder = replace(
-            target,
+        decoder = target.plain(
+            "llama",
             name=f"eagle3-{target.name}",
             num_layers=1,
             qk_norm=False,
-            attention_bias=False,
             tie_word_embeddings=False,
         )
         return cls(

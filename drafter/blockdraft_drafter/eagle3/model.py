@@ -28,7 +28,7 @@ from blockdraft_drafter.compiled.programs import (
     whole,
 )
 from blockdraft_drafter.eagle3.config import Eagle3Config
-from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables, rotate
+from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.layer import (
     LAYER_SCOPE,
@@ -37,6 +37,7 @@ from blockdraft_models.decoder.layer import (
     Linear,
     RMSNorm,
 )
+from blockdraft_models.decoder.rope import rotary_tables, rotate
 from blockdraft_models.decoder.sharding import EMBED
 
 

@@ -1,17 +1,40 @@
-"""The seam between a decoder and its KV cache, attention over whole sequences, and positions."""
+"""The seam between a decoder and its KV cache, and attention over whole sequences."""
 
-import math
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
-
-from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
+from jaxtyping import Array, Bool, Float, Int
 
 LayerCache = TypeVar("LayerCache")
+
+
+class Reach(NamedTuple):
+    """What the queries of a layer see of the context before them."""
+
+    window: int = 0  # keys so many positions away or further are invisible; 0 for none
+    # Bool[Array, ""], whether the window is there, where that differs between layers of a scan.
+    applies: Array | None = None
+    # Float[Array, "heads"], or None: the score of one more key, whose value is zero (gpt-oss).
+    sinks: Array | None = None
+
+    def sees(self, key: Int[Array, "..."], query: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Return whether a key is seen by a query, by their positions, which broadcast."""
+        visible = key <= query
+        if not self.window:
+            return visible
+        near = query - key < self.window
+        return visible & (near if self.applies is None else near | ~self.applies)
+
+    def first(self, position: Int[Array, ""]) -> Int[Array, ""]:
+        """Return the first position that a query at another sees, of a layer with a window."""
+        start = jnp.maximum(position - self.window + 1, 0)
+        return start if self.applies is None else jnp.where(self.applies, start, 0)
+
+
+EVERYTHING = Reach()
+"""The reach of most layers: all that is before a query."""
 
 
 @runtime_checkable
@@ -28,6 +51,7 @@ class Attend(Protocol[LayerCache]):
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: LayerCache,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
         """Return what each query attends to, and this layer's cache including `k` and `v`.
@@ -35,6 +59,20 @@ class Attend(Protocol[LayerCache]):
         Queries and keys come normalized and rotated; scores are scaled by `head_dim ** -0.5`.
         """
         ...
+
+
+def softmax(
+    scores: Float[Array, "batch kv_heads group queries keys"], sinks: Float[Array, " heads"] | None
+) -> Float[Array, "batch kv_heads group queries keys"]:
+    """Return the weights of the keys, beside one more of each head's score where there are sinks.
+
+    `group` query heads share a key head.
+    """
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    sink = sinks.astype(scores.dtype).reshape(*scores.shape[1:3], 1, 1)
+    column = jnp.broadcast_to(sink, (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, column], axis=-1), axis=-1)[..., :-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +92,7 @@ class DenseAttend:
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: LayerCache,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
         """Attend within each sequence; return `cache` untouched."""
@@ -64,53 +103,9 @@ class DenseAttend:
         queries = q.reshape(*grouped, heads // k.shape[1], head_dim)
         keys, values = k.reshape(*grouped, head_dim), v.reshape(*grouped, head_dim)
         scores = jnp.einsum("bqkgd,bskd->bkgqs", queries, keys, preferred_element_type=jnp.float32)
-        causal = jnp.tril(jnp.ones((self.length, self.length), jnp.bool_))
-        scores = jnp.where(causal[None, None, None], scores * head_dim**-0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+        place = jnp.arange(self.length, dtype=jnp.int32)
+        visible = reach.sees(place[None, :], place[:, None])
+        scores = jnp.where(visible[None, None, None], scores * head_dim**-0.5, -jnp.inf)
+        weights = softmax(scores, reach.sinks).astype(v.dtype)
         attended = jnp.einsum("bkgqs,bskd->bqkgd", weights, values)
         return attended.reshape(tokens, heads, head_dim), cache
-
-
-def base_frequencies(head_dim: int, theta: float) -> Float[np.ndarray, " half"]:
-    """Return `theta ** (-2i / head_dim)`, radians per token, in float64."""
-    return theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-
-
-def scaling_divisors(
-    frequencies: Float[np.ndarray, " half"], scaling: RopeScaling
-) -> Float[np.ndarray, " half"]:
-    """Return by how much Llama 3 slows each rotary frequency: 1 to `scaling.factor`, float64."""
-    wavelengths = 2 * math.pi / frequencies
-    turns = scaling.original_max_position_embeddings / wavelengths
-    smooth = (turns - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
-    kept = np.clip(smooth, 0.0, 1.0)
-    return 1.0 / (kept + (1.0 - kept) / scaling.factor)
-
-
-def rotary_tables(
-    config: DecoderConfig, positions: Int[Array, " tokens"]
-) -> tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]]:
-    """Return the cosine and sine of every token's rotations, once for all layers.
-
-    In float32: bfloat16 would rotate neighbouring positions beyond a few hundred by equal angles.
-    """
-    frequencies = base_frequencies(config.head_dim, config.rope_theta)
-    if config.rope_scaling is not None:
-        frequencies = frequencies / scaling_divisors(frequencies, config.rope_scaling)
-    inverse = jnp.asarray(frequencies.astype(np.float32))
-    angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(
-    x: Float[Array, "tokens heads head_dim"],
-    cos: Float[Array, "tokens half"],
-    sin: Float[Array, "tokens half"],
-) -> Float[Array, "tokens heads head_dim"]:
-    """Rotate dimension i against dimension i + head_dim/2 of every head, in float32."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)

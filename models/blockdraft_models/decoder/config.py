@@ -6,11 +6,14 @@ user are *settings*.
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from blockdraft_models.decoder.rope_scaling import AnyRopeScaling, RopeScaling
 
 # What does not change the function computed by the weights stays out of fingerprints: the same
 # weights are published under several names, context limits and stop tokens.
-_NOT_ARCHITECTURE = ("name", "max_position_embeddings", "bos_token_id", "eos_token_ids")
+_NOT_ARCHITECTURE = ("name", "family", "max_position_embeddings", "bos_token_id", "eos_token_ids")
 
 # Several times what any published decoder has, and few enough to be listed one by one.
 _MOST_LAYERS = 1024
@@ -21,35 +24,16 @@ _SIZES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`)."""
-
-    factor: float  # by how much the lowest frequencies are slowed
-    # Wavelengths above `original_max_position_embeddings / low_freq_factor` are slowed by the whole
-    # `factor`.
-    low_freq_factor: float
-    # Wavelengths below `original_max_position_embeddings / high_freq_factor` are left alone; those
-    # between are interpolated.
-    high_freq_factor: float
-    original_max_position_embeddings: int  # context length before stretching, in tokens
-
-    def __post_init__(self) -> None:
-        """Refuse values for which the interpolation is undefined."""
-        if not 1 <= self.factor < math.inf:
-            raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
-        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
-            raise ValueError(
-                "rope scaling needs 0 < low_freq_factor < high_freq_factor, got "
-                f"{self.low_freq_factor} and {self.high_freq_factor}"
-            )
-        if self.original_max_position_embeddings < 1:
-            raise ValueError("rope scaling original_max_position_embeddings must be positive")
+Activation = Literal["silu", "gelu_tanh", "clamped"]
+"""The non-linearity of a gated MLP; `clamped` is that of gpt-oss."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A Llama-style decoder: what the module tree and its forward pass depend on."""
+    """A decoder: what the module tree and its forward pass depend on.
+
+    What has a default is as in Llama unless a family says otherwise (`families`).
+    """
 
     name: str  # display name; takes no part in comparing checkpoints
     vocab_size: int  # rows of the embedding, padding included
@@ -61,13 +45,30 @@ class DecoderConfig:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: RopeScaling | None
+    rope_scaling: AnyRopeScaling | None
     tie_word_embeddings: bool  # whether the head is the transposed embedding
-    attention_bias: bool  # whether the four attention projections have biases
+    attention_bias: bool  # whether the attention projections have biases
     qk_norm: bool  # whether queries and keys are RMS-normalized per head before RoPE (Qwen3)
     max_position_embeddings: int  # longest supported context, in tokens
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    family: str = "llama"  # who names and stores the weights so; see `families`
+    output_bias: bool = True  # whether attention's output has one too, where the others have
+    attention_sinks: bool = False  # whether each head has a score of attending to nothing
+    # Of each layer: keys so many positions away or further are invisible, 0 for none. Empty if all
+    # layers see everything.
+    windows: tuple[int, ...] = ()
+    local_rope_theta: float | None = None  # of the layers with a window; None if it is the same
+    rotary_dim: int | None = None  # elements of a head that are rotated; None for all
+    query_scale: float = 1.0  # what queries are multiplied with, beside `head_dim ** -0.5`
+    norm_offset: float = 0.0  # added to the scales of norms, which then act in float32 (Gemma)
+    output_norms: bool = False  # whether attention and MLP have a norm behind them too (Gemma)
+    embedding_scale: float = 1.0  # what embeddings are multiplied with
+    activation: Activation = "silu"
+    mlp_bias: bool = False  # whether the MLP's projections, and the router, have biases
+    num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
+    experts_per_token: int = 0
+    normalized_routing: bool = True  # whether the weights of a token's experts add up to one
 
     def __post_init__(self) -> None:
         """Refuse shapes no decoder can have."""
@@ -87,12 +88,49 @@ class DecoderConfig:
             raise ValueError(f"head_dim must be even for rotary embedding, got {self.head_dim}")
         if not (0 < self.rms_norm_eps < math.inf and 0 < self.rope_theta < math.inf):
             raise ValueError("rms_norm_eps and rope_theta must be positive and finite")
+        if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
+            raise ValueError(f"windows of {len(self.windows)} layers, of {self.num_layers}")
+        if len({*self.windows, 0}) > 2:
+            raise ValueError("sliding windows of several sizes are not supported")
+        if self.rotary_dim is not None and not 0 < self.rotary_dim <= self.head_dim:
+            raise ValueError(f"{self.rotary_dim} of {self.head_dim} elements cannot be rotated")
+        if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:
+            raise ValueError(f"{self.experts_per_token} experts of {self.num_experts} per token")
         special = self.eos_token_ids + (() if self.bos_token_id is None else (self.bos_token_id,))
         for token in special:
             if not 0 <= token < self.vocab_size:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
 
     def canonical_json(self) -> str:
-        """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces."""
-        fields = {k: v for k, v in asdict(self).items() if k not in _NOT_ARCHITECTURE}
-        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces.
+
+        What is as in Llama is left out: fields that were added must not change fingerprints.
+        """
+        defaults = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        told = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in _NOT_ARCHITECTURE
+            and (name not in defaults or getattr(self, name) != defaults[name])
+        }
+        return json.dumps(told, sort_keys=True, separators=(",", ":"))
+
+    def plain(self, family: str, **changes: Any) -> "DecoderConfig":
+        """Return a dense decoder of the same sizes, as in Llama but for the changes."""
+        defaults = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        scaling = self.rope_scaling if isinstance(self.rope_scaling, RopeScaling) else None
+        own = {
+            "family": family,
+            "intermediate_size": self.intermediate_size * max(1, self.experts_per_token),
+            "rope_scaling": scaling,
+            "attention_bias": False,
+        }
+        return replace(self, **{**defaults, **own, **changes})
+
+    def shortened(self, layers: int) -> "DecoderConfig":
+        """Return a decoder of so many of the layers only."""
+        return replace(self, num_layers=layers, windows=self.windows[:layers])
+
+    def window(self, layer: int) -> int:
+        """Return the sliding window of a layer, 0 for none."""
+        return self.windows[layer] if self.windows else 0

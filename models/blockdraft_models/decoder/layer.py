@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.attention import Attend, LayerCache, rotate
-from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
+from blockdraft_models.decoder.config import Activation, DecoderConfig
 from blockdraft_models.decoder.products import SAFEST_FORM, ProductForm, mean_of_squares, project
+from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
 
 LAYER_SCOPE = "decoder_layer"
@@ -92,24 +93,33 @@ class RMSNorm(nnx.Module):
     """Root-mean-square normalization over the last axis, computed in float32."""
 
     def __init__(
-        self, width: int, eps: float, *, axis: str | None = EMBED, dtype: DTypeLike
+        self,
+        width: int,
+        eps: float,
+        *,
+        axis: str | None = EMBED,
+        offset: float = 0.0,
+        dtype: DTypeLike,
     ) -> None:
         """Start with unit scale; `axis` names the normalized axis."""
-        self.scale = parameter(jnp.ones(width, dtype), (axis,))
-        self.eps = eps
+        self.scale = parameter(jnp.full(width, 1.0 - offset, dtype), (axis,))
+        self.eps, self.offset = eps, offset
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """Normalize each row and scale it; the result has the dtype of `x`."""
-        return normalize(x, self.scale[...], self.eps)
+        return normalize(x, self.scale[...], self.eps, self.offset)
 
 
 def normalize(
-    x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float
+    x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float, offset: float = 0.0
 ) -> Float[Array, "*rows width"]:
     """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square."""
     wide = x.astype(jnp.float32)
     mean_square = mean_of_squares(wide)[..., None]
     scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    if offset:
+        scaled = wide * jax.lax.rsqrt(mean_square + eps) * (offset + scale.astype(jnp.float32))
+        return scaled.astype(x.dtype)
     # Rounded before scaling, as the published models were trained.
     return (wide * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype) * scale
 
@@ -137,7 +147,8 @@ class Embedding(nnx.Module):
 class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
 
-    `query_norm` and `key_norm` normalize each head (Qwen3), or are None.
+    `query_norm` and `key_norm` normalize each head (Qwen3), or are None; so are `sinks`, a score
+    for each head (gpt-oss).
     """
 
     def __init__(
@@ -150,32 +161,35 @@ class AttentionProjections(nnx.Module):
     ) -> None:
         """Initialize projections of inputs that are `hidden_size` wide unless told otherwise."""
         self.config = config
-        hidden, bias = config.hidden_size, config.attention_bias
+        hidden = config.hidden_size
         inputs = hidden if input_size is None else input_size
         q_width = config.num_heads * config.head_dim
         kv_width = config.num_kv_heads * config.head_dim
 
-        def linear(fan_in: int, fan_out: int, axes: tuple[str, str]) -> Linear:
+        def linear(fan_in: int, fan_out: int, axes: tuple[str, str], bias: bool = True) -> Linear:
+            bias = bias and config.attention_bias
             return Linear(fan_in, fan_out, axes, bias=bias, dtype=dtype, rngs=rngs)
 
         def head_norm() -> RMSNorm | None:
-            if not config.qk_norm:
-                return None
-            return RMSNorm(config.head_dim, config.rms_norm_eps, axis=None, dtype=dtype)
+            return norm(config, config.head_dim, None, dtype) if config.qk_norm else None
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
         self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.value = linear(inputs, kv_width, (KV_HEADS, EMBED))
-        self.output = linear(q_width, hidden, (EMBED, HEADS))
+        self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
         self.query_norm = head_norm()
         self.key_norm = head_norm()
+        self.sinks: nnx.Param[Array] | None = None
+        if config.attention_sinks:
+            self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))
 
     def __call__(
         self,
         x: Float[Array, "tokens inputs"],
-        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        rotary: Rotary,
         cache: LayerCache,
         attend: Attend[LayerCache],
+        reach: Reach = EVERYTHING,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Projects, normalizes, rotates, attends, projects back; returns the updated cache."""
         tokens, head_dim = x.shape[0], self.config.head_dim
@@ -184,45 +198,49 @@ class AttentionProjections(nnx.Module):
         v = self.value(x).reshape(tokens, self.config.num_kv_heads, head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
+        if self.config.query_scale != 1.0:
+            q = q * jnp.asarray(self.config.query_scale, q.dtype)
         q, k = rotate(q, *rotary), rotate(k, *rotary)
-        attended, cache = attend(q, k, v, cache)
+        if self.sinks is not None:
+            reach = reach._replace(sinks=self.sinks[...].astype(jnp.float32))
+        attended, cache = attend(q, k, v, cache, reach)
         return self.output(attended.reshape(tokens, -1)), cache
 
 
+def norm(config: DecoderConfig, width: int, axis: str | None, dtype: DTypeLike) -> RMSNorm:
+    """Return a norm as a decoder has them."""
+    eps, offset = config.rms_norm_eps, config.norm_offset
+    return RMSNorm(width, eps, axis=axis, offset=offset, dtype=dtype)
+
+
+# The numbers of the clamped activation are those of gpt-oss, which has no other.
+def activated(kind: Activation, gate: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
+    """Return the factor that a gated MLP makes of its gate."""
+    if kind == "silu":
+        return jax.nn.silu(gate)
+    if kind == "gelu_tanh":
+        return jax.nn.gelu(gate, approximate=True)
+    gate = jnp.minimum(gate, 7.0)
+    return gate * jax.nn.sigmoid(gate * 1.702)
+
+
+def linear_part(kind: Activation, up: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
+    """Return the other factor."""
+    return jnp.clip(up, -7.0, 7.0) + 1 if kind == "clamped" else up
+
+
 class GatedMLP(nnx.Module):
-    """SwiGLU: `down(silu(gate(x)) * up(x))`."""
+    """SwiGLU, or with another activation: `down(silu(gate(x)) * up(x))`."""
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize random projections."""
-        hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
-        self.up = Linear(hidden, inner, (MLP, EMBED), bias=False, dtype=dtype, rngs=rngs)
-        self.down = Linear(inner, hidden, (EMBED, MLP), bias=False, dtype=dtype, rngs=rngs)
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.activation: Activation = config.activation
+        self.gate = Linear(hidden, inner, (MLP, EMBED), bias=bias, dtype=dtype, rngs=rngs)
+        self.up = Linear(hidden, inner, (MLP, EMBED), bias=bias, dtype=dtype, rngs=rngs)
+        self.down = Linear(inner, hidden, (EMBED, MLP), bias=bias, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         """Apply the MLP to each token."""
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-class DecoderLayer(nnx.Module):
-    """A pre-norm layer: attention and MLP, each added to the residual stream."""
-
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initialize a random layer."""
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
-        self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
-        self.mlp_norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
-        self.mlp = GatedMLP(config, dtype=dtype, rngs=rngs)
-
-    def __call__(
-        self,
-        x: Float[Array, "tokens hidden"],
-        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
-        cache: LayerCache,
-        attend: Attend[LayerCache],
-    ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
-        """Return the residual stream after this layer, and its updated cache."""
-        with jax.named_scope(LAYER_SCOPE):
-            attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend)
-            x = x + attended
-            return x + self.mlp(self.mlp_norm(x)), cache
+        kind = self.activation
+        return self.down(activated(kind, self.gate(x)) * linear_part(kind, self.up(x)))

@@ -1,4 +1,4 @@
-"""The target decoder: Llama 3.x and Qwen3 from one module, switched by `DecoderConfig`."""
+"""The target decoder: every family from one module, switched by `DecoderConfig`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.attention import Attend, LayerCache, rotary_tables
+from blockdraft_models.decoder.attention import Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.layer import DecoderLayer, Embedding, Linear, RMSNorm
+from blockdraft_models.decoder.decoder_layer import DecoderLayer
+from blockdraft_models.decoder.layer import Embedding, Linear, norm
 from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.rope import Rotary, rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB
 
 
@@ -25,7 +27,7 @@ class DecoderOutput(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """A Llama-style decoder over flat tokens; the head is None where the embedding doubles as it.
+    """A decoder over flat tokens; the head is None where the embedding doubles as it.
 
     Layers are unrolled: on CPU a step over one token takes half the time that scanning over
     stacked weights takes, and no step was slower (docs/adr/0004). The price is compilation, a few
@@ -41,7 +43,7 @@ class Decoder(nnx.Module):
         self.layers = nnx.List(
             [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.norm = norm(config, config.hidden_size, EMBED, dtype)
         head: Linear | None = None
         if not config.tie_word_embeddings:
             sizes = config.hidden_size, config.vocab_size
@@ -69,26 +71,36 @@ class Decoder(nnx.Module):
         """
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
-        rotary = rotary_tables(self.config, positions)
+        config = self.config
+        rotary = rotary_tables(config, positions)
+        local = rotary
+        if config.local_rope_theta is not None:
+            local = rotary_tables(config, positions, local=True)
         x = self.embedding(token_ids)
-        x, captured, updated = self._run_layers(x, rotary, caches, attend, capture)
+        if config.embedding_scale != 1.0:
+            x = x * jnp.asarray(config.embedding_scale, x.dtype)
+        x, captured, updated = self._run_layers(x, (rotary, local), caches, attend, capture)
         return DecoderOutput(self.norm(x), captured, updated)
 
     def _run_layers(
         self,
         x: Float[Array, "tokens hidden"],
-        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        rotaries: tuple[Rotary, Rotary],
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
-        """Return the last layer's output, the captured layers' outputs and the caches."""
+        """Return the last layer's output, the captured layers' outputs and the caches.
+
+        The second of the rotaries is that of layers with a window.
+        """
         if len(caches) != len(self.layers):
             raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
         updated: list[LayerCache] = []
         outputs: dict[int, Array] = {}
         for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            x, cache = layer(x, rotary, cache, attend)
+            window = self.config.window(layer_id)
+            x, cache = layer(x, rotaries[window > 0], cache, attend, Reach(window))
             updated.append(cache)
             if layer_id in capture:
                 outputs[layer_id] = x

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Shaped
 
-from blockdraft_models.decoder.attention import Attend, LayerCache
+from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sharding import LAYERS, Placement
+from blockdraft_models.decoder.rope import Rotary
+from blockdraft_models.decoder.sharding import EXPERTS, LAYERS, Placement
 
 
 class ScannedDecoder(Decoder):
@@ -57,13 +58,15 @@ class ScannedDecoder(Decoder):
     def _run_layers(
         self,
         x: Float[Array, "tokens hidden"],
-        rotary: tuple[Float[Array, "tokens half"], Float[Array, "tokens half"]],
+        rotaries: tuple[Rotary, Rotary],
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         [cache] = caches
-        graph, stack = nnx.split(self.layer)
+        # A layer of these would be copied, and be most of the weights.
+        graph, *states = nnx.split(self.layer, _is_of_experts, ...)
+        experts, stack = states
         # The place of each layer's output among the captured; the last one is for the others.
         wanted = sorted(set(capture))
         places = jnp.array(
@@ -74,19 +77,36 @@ class ScannedDecoder(Decoder):
             jnp.int32,
         )
 
+        windows = self.config.windows
+
         def run_layer(
-            carry: tuple[Array, LayerCache, Array], layer: tuple[Any, Int[Array, ""]]
+            carry: tuple[Array, LayerCache, Array],
+            layer: tuple[Any, Array, Array | None, Array | None],
         ) -> tuple[tuple[Array, LayerCache, Array], None]:
             x, cache, outputs = carry
-            weights, place = layer
-            x, cache = nnx.merge(graph, weights)(x, rotary, cache, attend)
+            weights, place, applies, number = layer
+            rotary, reach = rotaries[0], EVERYTHING
+            if applies is not None:
+                reach = Reach(max(windows), applies)
+                if rotaries[1] is not rotary:
+                    both = zip(*rotaries, strict=True)
+                    rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
+            one = nnx.merge(graph, experts, weights)
+            x, cache = one(x, rotary, cache, attend, reach, number)
             return (x, cache, outputs.at[place].set(x)), None
 
         outputs = jnp.zeros((len(wanted) + 1, *x.shape), x.dtype)
-        (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), (stack, places))
+        has_experts, layers = self.config.num_experts > 0, self.config.num_layers
+        numbers = jnp.arange(layers, dtype=jnp.int32) if has_experts else None
+        of_layers = (stack, places, jnp.array(windows) > 0 if windows else None, numbers)
+        (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
         captured = [outputs[wanted.index(layer_id)] for layer_id in capture]
         empty = jnp.zeros((x.shape[0], 0), x.dtype)
         return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
+
+
+def _is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
+    return EXPERTS in weight.get_metadata()["out_sharding"]
 
 
 def _stack(parts: list[Array], where: NamedSharding | None) -> Shaped[Array, "layers ..."]:

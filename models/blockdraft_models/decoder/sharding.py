@@ -17,6 +17,7 @@ HEADS = "heads"
 KV_HEADS = "kv_heads"
 MLP = "mlp"
 LAYERS = "layers"
+EXPERTS = "experts"
 
 Axes = tuple[str | None, ...]
 """The logical name of each axis of a weight; None for one without."""
@@ -48,6 +49,7 @@ class Placement:
             HEADS: config.num_heads,
             KV_HEADS: config.num_kv_heads,
             MLP: config.intermediate_size,
+            EXPERTS: config.num_experts,
         }
         devices = self.mesh.shape[MODEL_AXIS]
         names = [

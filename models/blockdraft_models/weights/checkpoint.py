@@ -11,24 +11,32 @@ from typing import Any
 import numpy as np
 
 from blockdraft_models.cache import default_cache_dir
-from blockdraft_models.decoder.attention import base_frequencies, scaling_divisors
-from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.decoder.published_config import (
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.rope import base_frequencies, divisors
+from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.families.family import section
+from blockdraft_models.families.published_config import (
     config_from_gguf,
     config_from_hf,
     config_to_hf,
 )
-from blockdraft_models.errors import CheckpointError
+from blockdraft_models.families.table import tensor_names
+from blockdraft_models.families.tensors import TensorName
+from blockdraft_models.weights.dequantized import DequantizedWeights, check_quantization
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.fingerprint import decoder_fingerprint, remembered_fingerprint
 from blockdraft_models.weights.gguf_header import GGUFHeader, read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
 from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
-from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 _ALL = slice(None)
 _MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
+# Of models for images too, whose other parts are left out.
+_PREFIXES = ("language_model.",)
+_EMBEDDING = "model.embed_tokens.weight"
+_OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
     RopeScaling(8.0, 1.0, 4.0, 8192),  # Llama 3.1
@@ -36,7 +44,7 @@ _PUBLISHED_SCALINGS = (
 )
 
 
-Weights = SafetensorsWeights | GGUFWeights
+Weights = SafetensorsWeights | DequantizedWeights | GGUFWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class OpenCheckpoint:
 
     checkpoint: Checkpoint
     weights: Weights
+    prefix: str = ""  # of the names of all tensors in these files
 
     @property
     def is_gguf(self) -> bool:
@@ -65,15 +74,41 @@ class OpenCheckpoint:
         return isinstance(self.weights, GGUFWeights)
 
     def read(self, name: TensorName, rows: slice = _ALL) -> Any:
-        """Read rows of a tensor as [out, in], those of q and k in the order RoPE expects.
+        """Read rows of a tensor as the decoder has it; of what experts have, rows are experts.
 
-        These can only be read by whole heads.
+        Rows of q and k come in the order RoPE expects, and can only be read by whole heads.
         """
-        stored = self.weights.read(self._stored_name(name), rows)
-        if self.is_gguf and name.permuted_heads:
+        if name.of_experts:
+            return self._read_experts(name, rows)
+        names, is_gguf = self._stored_names(name), self.is_gguf
+        if name.cut is not None and not is_gguf:
+            first = name.cut.start
+            start, stop, _ = rows.indices(name.shape[0])
+            return self.weights.read(names[0], slice(first + start, first + stop))
+        stored = self.weights.read(names[0], rows)
+        if is_gguf and name.permuted_heads:
             head_rows = name.shape[0] // name.permuted_heads
             return _unpermute(stored, stored.shape[0] // head_rows)
         return stored
+
+    def _read_experts(self, name: TensorName, experts: slice) -> Any:
+        names = self._stored_names(name)
+        numbers = range(*experts.indices(name.shape[0]))
+        read = self.weights.read
+
+        def matrix(number: int) -> Any:
+            one = (
+                read(names[number])
+                if len(names) > 1
+                else read(names[0], slice(number, number + 1))[0]
+            )
+            return name.arranged(one, is_gguf=self.is_gguf)
+
+        first = matrix(numbers[0])
+        out = np.empty((len(numbers), *name.shape[1:]), first.dtype)
+        for place, number in enumerate(numbers):
+            out[place] = first if place == 0 else matrix(number)
+        return out
 
     def part_reader(self, name: TensorName) -> Callable[[Index], Any]:
         """Return a function that reads a part of a tensor, laid out as by `read`.
@@ -81,18 +116,20 @@ class OpenCheckpoint:
         Of safetensors it reads no more than the part; of GGUF, whose rows may be quantized and out
         of order, it holds the whole tensor.
         """
-        if isinstance(self.weights, SafetensorsWeights):
-            return functools.partial(self.weights.read_part, name.hf)
-        whole = self.read(name)
-        return lambda index: whole[index]
+        if name.of_experts:
+            return lambda index: self.read(name, index[0])[(_ALL, *index[1:])]
+        if isinstance(self.weights, GGUFWeights) or name.cut is not None:
+            whole = self.read(name)
+            return lambda index: whole[index]
+        return functools.partial(self.weights.read_part, self._stored_names(name)[0])
 
     def in_stored_order(self, names: Iterable[TensorName]) -> list[TensorName]:
         """Sort tensors as the files hold them: read so, a file passes by once from the start."""
         place = {name: index for index, name in enumerate(self.weights.shapes())}
-        return sorted(names, key=lambda name: place[self._stored_name(name)])
+        return sorted(names, key=lambda name: place[self._stored_names(name)[0]])
 
-    def _stored_name(self, name: TensorName) -> str:
-        return name.gguf if self.is_gguf else name.hf
+    def _stored_names(self, name: TensorName) -> list[str]:
+        return [self.prefix + each for each in name.stored(is_gguf=self.is_gguf)]
 
 
 @contextmanager
@@ -104,16 +141,20 @@ def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
         generation = read_json(path / "generation_config.json")
         with _refusals(path):
             config = config_from_hf(published, generation)
-        with SafetensorsWeights(path) as shards:
-            yield _identify(path, config, shards)
+            quantization = section(published, "quantization_config")
+            if quantization:
+                check_quantization(quantization)
+        shards = SafetensorsWeights(path)
+        with DequantizedWeights(shards) if quantization else shards as tensors:
+            yield _identify(path, config, tensors)
     elif path.suffix == ".gguf":
         header = read_header(path)
         with _refusals(path):
             config = config_from_gguf(header.metadata, header.tensors)
-        with GGUFWeights(header) as tensors:
-            scaling = _gguf_rope_scaling(config, header, tensors)
+        with GGUFWeights(header) as gguf:
+            scaling = _gguf_rope_scaling(config, header, gguf)
             config = replace(config, rope_scaling=scaling)
-            yield _identify(path, config, tensors)
+            yield _identify(path, config, gguf)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
 
@@ -150,16 +191,23 @@ def _refusals(path: Path) -> Iterator[None]:
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
     is_gguf = isinstance(weights, GGUFWeights)
-    expected = {(t.gguf if is_gguf else t.hf): t.shape for t in tensor_names(config)}
+    shapes = weights.shapes()
+    prefix = next((each for each in _PREFIXES if each + _EMBEDDING in shapes), "")
+    expected = {
+        prefix + name: shape
+        for tensor in tensor_names(config)
+        for name, shape in tensor.stored(is_gguf=is_gguf).items()
+    }
     found = {
         name: shape
-        for name, shape in weights.shapes().items()
-        if name in expected or not _ignorable(name, config)
+        for name, shape in shapes.items()
+        if name in expected
+        or not (_ignorable(name.removeprefix(prefix), config) or name.startswith(_OTHER_MODELS))
     }
     check_tensors(path, expected, found)
-    if isinstance(weights, SafetensorsWeights):
+    if not isinstance(weights, GGUFWeights):
         weights.check_floats(expected)
-    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights)
+    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
     fingerprint = remembered_fingerprint(
         weights.files(),
         config.canonical_json(),
@@ -168,7 +216,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         ),
         default_cache_dir() / "fingerprints",
     )
-    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights)
+    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, prefix)
 
 
 def check_tensors(
@@ -218,7 +266,7 @@ def _gguf_rope_scaling(
     stored = weights.read(_ROPE_FACTORS)
     frequencies = base_frequencies(config.head_dim, config.rope_theta)
     for scaling in _PUBLISHED_SCALINGS:
-        divisors = scaling_divisors(frequencies, scaling)
-        if stored.shape == divisors.shape and np.allclose(stored, divisors, rtol=1e-4):
+        expected = divisors(scaling, frequencies, config.rope_theta)
+        if stored.shape == expected.shape and np.allclose(stored, expected, rtol=1e-4):
             return scaling
     raise CheckpointError(f"{header.path}: {_ROPE_FACTORS} is not a published Llama 3 scaling")

@@ -23,8 +23,9 @@ import numpy as np
 
 from blockdraft_models.cache import write_at_once
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.families.table import tensor_names
+from blockdraft_models.families.tensors import TensorName
 from blockdraft_models.processor import usable_cores
-from blockdraft_models.weights.tensor_names import TensorName, tensor_names
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,13 @@
 """Weights of a Hugging Face directory: safetensors, in one file or sharded."""
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.files import check_name, check_regular, read_json
@@ -13,6 +16,7 @@ Index = tuple[slice, ...]
 """A part of a tensor: one slice along each axis, of step one."""
 
 _ALL = slice(None)
+_FLOAT8 = "F8_E4M3"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -28,6 +32,7 @@ class _Stored:
     dtype: str
     path: Path
     shard: Any
+    start: int  # of its bytes in the file
 
 
 class SafetensorsWeights:
@@ -59,6 +64,10 @@ class SafetensorsWeights:
         """Return the shape of every tensor by name, in the order in which the files hold them."""
         return {name: stored.shape for name, stored in self._tensors.items()}
 
+    def dtype(self, name: str) -> str:
+        """Return what a tensor is stored as, such as BF16."""
+        return self._tensors[name].dtype
+
     def files(self) -> list[Path]:
         """Return the shards."""
         return sorted({stored.path for stored in self._tensors.values()})
@@ -78,7 +87,10 @@ class SafetensorsWeights:
 
         It has the stored dtype, bfloat16 by ml_dtypes.
         """
-        shard = self._tensors[name].shard
+        stored = self._tensors[name]
+        if stored.dtype == _FLOAT8:
+            return _float8(stored)[rows].copy()
+        shard = stored.shard
         return shard.get_tensor(name) if rows == _ALL else shard.get_slice(name)[rows]
 
     def read_part(self, name: str, index: Index) -> Any:
@@ -97,10 +109,12 @@ class SafetensorsWeights:
         try:
             with path.open("rb") as file:
                 header_bytes = int.from_bytes(file.read(8), "little")
-            if header_bytes > _MOST_HEADER_BYTES:
-                raise CheckpointError(f"cannot read {path}: a header of {header_bytes} bytes")
+                if header_bytes > _MOST_HEADER_BYTES:
+                    raise CheckpointError(f"cannot read {path}: a header of {header_bytes} bytes")
+                raw = file.read(header_bytes)
             # Checks that the tensors cover the file, without gaps and without overlap.
             shard = self._stack.enter_context(safe_open(path, framework="numpy"))
+            header = json.loads(raw)
             for name in shard.offset_keys():
                 check_name(path, name)
                 if name in self._tensors:
@@ -108,7 +122,8 @@ class SafetensorsWeights:
                     raise CheckpointError(f"{path}: tensor {name} is in {first} already")
                 tensor = shard.get_slice(name)
                 shape = tuple(tensor.get_shape())
-                self._tensors[name] = _Stored(shape, tensor.get_dtype(), path, shard)
+                start = 8 + header_bytes + header[name]["data_offsets"][0]
+                self._tensors[name] = _Stored(shape, tensor.get_dtype(), path, shard, start)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {path}: {error}") from error
 
@@ -118,6 +133,14 @@ class SafetensorsWeights:
                 raise CheckpointError(
                     f"{directory / _INDEX} says that {name} is in {shard}, but it is not"
                 )
+
+
+def _float8(stored: _Stored) -> Any:
+    """Return a mapped tensor; the library asks NumPy for a type that it does not have."""
+    import ml_dtypes
+
+    dtype = np.dtype(ml_dtypes.float8_e4m3fn)
+    return np.memmap(stored.path, dtype, mode="r", offset=stored.start, shape=stored.shape)
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:

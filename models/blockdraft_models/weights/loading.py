@@ -18,10 +18,13 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike, Float
 
+from blockdraft_models.decoder.experts import divide_experts
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.families.table import tensor_names
+from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
 from blockdraft_models.weights.checkpoint import Checkpoint as Checkpoint
 from blockdraft_models.weights.checkpoint import OpenCheckpoint, open_checkpoint
 from blockdraft_models.weights.huggingface import Index
@@ -33,12 +36,6 @@ from blockdraft_models.weights.quantization import (
     is_quantized,
     quantize_rows,
     scale_path,
-)
-from blockdraft_models.weights.tensor_names import (
-    TensorName,
-    embedding_name,
-    head_name,
-    tensor_names,
 )
 
 
@@ -84,6 +81,8 @@ def load_decoder(
 
         def build() -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
+            if placement is not None:
+                divide_experts(decoder, placement.mesh)
             return hold_int8(decoder) if int8 else decoder
 
         graph, state = nnx.split(nnx.eval_shape(build))

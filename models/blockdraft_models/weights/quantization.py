@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int8
 
 from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.weights.tensor_names import TensorName
+from blockdraft_models.families.tensors import TensorName
 
 WeightFormat = Literal["float", "int8"]
 """How the matrices of the layers are stored: in the compute dtype, or as int8 with scales."""

@@ -8,7 +8,7 @@ from tests.drafter.builders import drafter_config, read_dflash
 from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.dflash.config import DFlashConfig, build_target_layer_ids
-from blockdraft_models.decoder.config import RopeScaling
+from blockdraft_models.decoder.rope_scaling import RopeScaling
 
 # config.json of z-lab/Qwen3-4B-DFlash-b16, as far as it matters.
 QWEN3_4B: dict[str, Any] = {

@@ -10,9 +10,10 @@ import pytest
 from tests.models.builders import LLAMA3_SCALING
 from tests.models.tiny import tiny_config
 
-from blockdraft_models.decoder.attention import rotary_tables
-from blockdraft_models.decoder.config import DecoderConfig, RopeScaling
-from blockdraft_models.decoder.published_config import (
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.rope import rotary_tables
+from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.families.published_config import (
     config_from_gguf,
     config_from_hf,
     config_to_hf,
@@ -178,10 +179,11 @@ def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> No
         ({"model_type": "mixtral"}, "model_type 'mixtral' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"layer_types": ["sliding_attention"] * 36}, "layers other than full_attention"),
-        ({"quantization_config": {"bits": 4}}, "quantized"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+        (
+            {"use_sliding_window": True, "layer_types": ["linear_attention"] * 36},
+            "layers of linear_attention",
+        ),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
         ({"rope_scaling": {"type": "llama3"}}, "lacks 'factor'"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of the head"),
         ({"rope_parameters": [1]}, "must be an object"),
@@ -244,7 +246,7 @@ def test_gguf_metadata_is_read() -> None:
     ("change", "message"),
     [
         ({"general.architecture": "gemma"}, "architecture 'gemma'"),
-        ({"llama.expert_count": 8}, "mixture-of-experts"),
+        ({"llama.expert_count": 8}, "mixture of experts"),
         ({"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
         ({"llama.rope.dimension_count": 4}, "a part of the head"),
         ({"llama.attention.value_length": 4}, "differ in width"),

@@ -12,7 +12,7 @@ from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.models.tiny import Kind, tiny_config
 
-from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 
@@ -83,7 +83,9 @@ def test_caches_pass_through_attend_layer_by_layer() -> None:
     decoder = random_decoder(tiny_config())
     dense = DenseAttend(1, 4)
 
-    def attend(q: jax.Array, k: jax.Array, v: jax.Array, cache: int, /) -> tuple[jax.Array, int]:
+    def attend(
+        q: jax.Array, k: jax.Array, v: jax.Array, cache: int, reach: Reach = EVERYTHING, /
+    ) -> tuple[jax.Array, int]:
         return dense(q, k, v, None)[0], cache + 10
 
     def run(tokens: jax.Array) -> jax.Array:

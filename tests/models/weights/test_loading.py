@@ -12,6 +12,7 @@ from tests.models.builders import random_decoder, run_dense, shard, write_gguf
 from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.rope_scaling import RopeScaling
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import (
@@ -92,7 +93,7 @@ def test_llama3_factors_of_a_gguf_become_rope_scaling(tmp_path: Path) -> None:
     write_gguf(decoder, tmp_path / "b.gguf", **{"rope_freqs.weight": factors + 1})
 
     scaling = load_checkpoint_config(tmp_path / "a.gguf").config.rope_scaling
-    assert scaling is not None
+    assert isinstance(scaling, RopeScaling)
     assert scaling.factor == 32
     with pytest.raises(CheckpointError, match="not a published Llama 3 scaling"):
         load_checkpoint_config(tmp_path / "b.gguf")

@@ -17,9 +17,10 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_models.decoder.attention import DenseAttend, rotary_tables
-from blockdraft_models.decoder.layer import DecoderLayer
+from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
+from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.rope import rotary_tables
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.settings import DFlashSettings
@@ -40,7 +41,9 @@ RECIPE = DFlashRecipe(DFlashSettings(corpus=(Path("none"),), output=Path("none")
 class Remembering(DenseAttend):
     """Keeps a layer's keys and values as its cache."""
 
-    def __call__(self, q: Array, k: Array, v: Array, cache: Any, /) -> tuple[Array, Any]:
+    def __call__(
+        self, q: Array, k: Array, v: Array, cache: Any, reach: Reach = EVERYTHING, /
+    ) -> tuple[Array, Any]:
         attended, _ = DenseAttend.__call__(self, q, k, v, None)
         return attended, (k, v)
 

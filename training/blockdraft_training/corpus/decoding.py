@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, UInt
 
-from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach, softmax
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import gumbel_noise
@@ -87,11 +87,12 @@ class PromptsAttend:
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: LayerKV,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
         """Attend within each prompt and store its keys and values, padding included."""
         prompts = len(self.rows)
-        attended, _ = DenseAttend(prompts, self.length)(q, k, v, cache)
+        attended, _ = DenseAttend(prompts, self.length)(q, k, v, cache, reach)
         keys, values = (part.reshape(prompts, self.length, *part.shape[1:]) for part in (k, v))
         end = self.length
         return attended, LayerKV(
@@ -120,6 +121,7 @@ class RowAttend:
         k: Float[Array, "rows kv_heads head_dim"],
         v: Float[Array, "rows kv_heads head_dim"],
         cache: LayerKV,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "rows heads head_dim"], LayerKV]:
         """Store each token's key and value, then attend up to and including it."""
@@ -133,9 +135,9 @@ class RowAttend:
         values = cache.values.at[row, head, position].set(v.astype(cache.values.dtype), mode="drop")
         queries = q.reshape(rows, kv_heads, heads // kv_heads, head_dim).astype(keys.dtype)
         scores = jnp.einsum("rkgd,rkds->rkgs", queries, keys, preferred_element_type=jnp.float32)
-        visible = jnp.arange(keys.shape[-1], dtype=jnp.int32)[None, :] <= position
+        visible = reach.sees(jnp.arange(keys.shape[-1], dtype=jnp.int32)[None, :], position)
         scores = jnp.where(visible[:, None, None], scores * head_dim**-0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores).astype(values.dtype)
+        weights = softmax(scores[..., None, :], reach.sinks)[..., 0, :].astype(values.dtype)
         mixed = jnp.einsum("rkgs,rksd->rkgd", weights, values, preferred_element_type=jnp.float32)
         return mixed.astype(q.dtype).reshape(rows, heads, head_dim), LayerKV(keys, values)
 

@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
-from blockdraft_models.decoder.layer import DecoderLayer
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
+from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.batches import SequenceBatch
@@ -51,6 +52,7 @@ class BlocksAttend:
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: tuple[Array, Array],
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], tuple[Array, Array]]:
         """Attend; `cache` is the layer's context keys and values, [batch * length, ...]."""

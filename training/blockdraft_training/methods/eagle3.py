@@ -19,6 +19,8 @@ from jaxtyping import Array, Float, Int
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
+from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_training.batches import SequenceBatch
@@ -55,6 +57,7 @@ class ChainsAttend:
         k: Float[Array, "entries kv_heads head_dim"],
         v: Float[Array, "entries kv_heads head_dim"],
         cache: _Own,
+        reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "entries heads head_dim"], _Own]:
         """Attend; the entry sees itself too. `cache` are the draft's own entries."""
@@ -158,6 +161,8 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
                 )
             noise = ours.weight[...] * COPY_NOISE
             ours.weight[...] = noise.at[:, hidden:].set(weight)
+        if isinstance(last.mlp, Experts):
+            raise TrainingError("a mixture of experts has no layer to copy: start at random")
         for ours, theirs in (
             (model.attention.output, last.attention.output),
             (model.mlp.gate, last.mlp.gate),

@@ -57,12 +57,13 @@ class CacheLayout:
             kv_heads = devices
         share = devices if divided else 1
         on_tpu = mesh is not None and mesh.devices.flat[0].platform == "tpu"
+        by_kernel = on_tpu and kernel.takes(config)
         width = config.head_dim
-        if on_tpu:
+        if by_kernel:
             width = kernel.padded(width)
             kv_heads = share * kernel.stored_heads(kv_heads // share, dtype)
         sizes = config.num_layers, num_pages, page_size, kv_heads, width
-        return cls(*sizes, dtype, mesh, divided, shared, stacked, on_tpu)
+        return cls(*sizes, dtype, mesh, divided, shared, stacked, by_kernel)
 
     @property
     def heads_spec(self) -> PartitionSpec:

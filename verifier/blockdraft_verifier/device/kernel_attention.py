@@ -17,6 +17,7 @@ from jax.experimental.pallas.ops.tpu import ragged_paged_attention as library
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 LANES = 128
@@ -29,6 +30,11 @@ QUERY_BLOCK_TOKENS = 32
 def padded(head_dim: int) -> int:
     """Return the width of a head as the kernel needs it."""
     return -(-head_dim // LANES) * LANES
+
+
+def takes(config: DecoderConfig) -> bool:
+    """Return whether the kernel computes a target's attention: it knows no sinks."""
+    return not config.attention_sinks and padded(config.head_dim) == LANES
 
 
 def stored_heads(kv_heads: int, dtype: DTypeLike) -> int:
@@ -72,10 +78,12 @@ def ragged_paged_attention(
     cache: Float[Array, "pages page_size kv_slots padded_head_dim"],
     batch: RaggedBatch,
     kernel: Callable[..., Any] = library.ragged_paged_attention,
+    window: int = 0,
 ) -> Float[Array, "tokens heads head_dim"]:
     """Attend as `portable_attention` does; padding rows come last, what they get is undefined.
 
-    Stored heads are padded with zeros. `kernel` is the library's, or its reference.
+    Stored heads are padded with zeros. `kernel` is the library's, or its reference. Keys `window`
+    positions away or further are invisible, unless it is 0.
     """
     tokens, _, head_dim = q.shape
     _, page_size, _, width = cache.shape
@@ -90,6 +98,7 @@ def ragged_paged_attention(
         batch.row_starts,
         live[None],
         sm_scale=head_dim**-0.5,
+        sliding_window=window or None,
         num_kv_pages_per_block=min(most_pages, max(1, CONTEXT_BLOCK_TOKENS // page_size)),
         num_queries_per_block=min(tokens, QUERY_BLOCK_TOKENS),
     )

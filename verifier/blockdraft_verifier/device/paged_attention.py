@@ -1,10 +1,13 @@
 """One step's attention as the decoder calls it, layer after layer, on one device or a mesh."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
@@ -30,38 +33,43 @@ class PagedAttend:
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
+        reach: Reach = EVERYTHING,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
         Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
     ]:
         """Return the attention output and the updated cache."""
         if not isinstance(cache, LayeredCache):
-            return self._on_devices(q, k, v, cache, self._batch)
+            return self._on_devices(q, k, v, cache, self._batch, reach)
         layout = self._layout
         batch = self._batch.moved(
             cache.layer * layout.num_pages, layout.page_size, cache.pages.shape[0]
         )
-        out, pages = self._on_devices(q, k, v, cache.pages, batch)
+        out, pages = self._on_devices(q, k, v, cache.pages, batch, reach)
         # After the last layer comes the first one of the next step.
         return out, LayeredCache(pages, (cache.layer + 1) % layout.num_layers)
 
     def _on_devices(
-        self, q: Array, k: Array, v: Array, cache: Array, batch: RaggedBatch
+        self, q: Array, k: Array, v: Array, cache: Array, batch: RaggedBatch, reach: Reach
     ) -> tuple[Array, Array]:
         layout = self._layout
+        # Compiled for, not an operand.
+        attend = partial(self._attend, window=reach.window)
+        operands = q, k, v, cache, batch, reach.applies, reach.sinks
         if layout.mesh is None:
-            return self._attend(q, k, v, cache, batch)
+            return attend(*operands)
         heads, whole = layout.heads_spec, PartitionSpec()
         # A head that several devices share is whole on all of them.
         kv = whole if layout.shared else heads
-        attend = jax.shard_map(
-            self._attend,
+        sinks = PartitionSpec(MODEL_AXIS) if layout.divided else whole
+        divided = jax.shard_map(
+            attend,
             mesh=layout.mesh,
-            in_specs=(heads, kv, kv, layout.cache_spec, whole),
+            in_specs=(heads, kv, kv, layout.cache_spec, whole, whole, sinks),
             out_specs=(heads, layout.cache_spec),
             check_vma=False,  # the kernel does not say over which axes its results vary
         )
-        out, cache = attend(q, k, v, cache, batch)
+        out, cache = divided(*operands)
         return out, cache
 
     def _attend(
@@ -71,6 +79,10 @@ class PagedAttend:
         v: Float[Array, "tokens kv_heads head_dim"],
         cache: Float[Array, "pages page_size kv_slots padded_head_dim"],
         batch: RaggedBatch,
+        applies: Bool[Array, ""] | None,
+        sinks: Float[Array, " heads"] | None,
+        *,
+        window: int,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
         Float[Array, "pages page_size kv_slots padded_head_dim"],
@@ -82,9 +94,15 @@ class PagedAttend:
         q, k, v = kernel.with_stored_heads(q, k, v, cache.shape[2] // 2)
         padding = ((0, 0), (0, 0), (0, self._layout.head_dim - k.shape[2]))
         cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
-        if self._tiles is None:
-            return kernel.ragged_paged_attention(q, cache, batch)[:, :heads], cache
-        return portable.ragged_paged_attention(q, cache, batch, self._tiles), cache
+        if self._tiles is not None:
+            reach = Reach(window, applies, sinks)
+            return portable.ragged_paged_attention(q, cache, batch, self._tiles, reach), cache
+        by_kernel = partial(kernel.ragged_paged_attention, q, cache, batch)
+        if applies is None:
+            out = by_kernel(window=window)
+        else:
+            out = jax.lax.cond(applies, partial(by_kernel, window=window), by_kernel)
+        return out[:, :heads], cache
 
     def _shared_head(
         self, heads: Float[Array, "tokens kv_heads head_dim"]

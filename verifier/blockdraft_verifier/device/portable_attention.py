@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.products import row_sums
 
 CONTEXT_CHUNK_TOKENS = 64
@@ -26,6 +27,8 @@ VALUE_LANES = 64
 # Tiles of so many tokens together go through their context side by side. More would make all of
 # them as long as the longest, fewer would make products too small.
 GROUP_TOKENS = 16
+# Further than any position.
+_FAR = 2**30
 
 
 class RaggedBatch(NamedTuple):
@@ -98,6 +101,7 @@ def ragged_paged_attention(
     cache: Float[Array, "pages page_size kv_slots head_dim"],
     batch: RaggedBatch,
     tiles: QueryTiles,
+    reach: Reach = EVERYTHING,
 ) -> Float[Array, "tokens heads head_dim"]:
     """Attend causally from every token to its own sequence, itself included.
 
@@ -113,10 +117,16 @@ def ragged_paged_attention(
     queries = queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
     queries = queries.astype(jnp.float32) * head_dim**-0.5
     positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
+    if reach.sinks is not None:
+        # Those of a tile's products, whose rows are (query, head of the group).
+        sinks = jnp.tile(reach.sinks.reshape(kv_heads, -1), (1, tile_tokens))
+        reach = reach._replace(sinks=sinks)
     if queries.shape[2] == 1:
         # A product with a vector would be added up in another order than one of more queries.
         queries = jnp.repeat(queries, 2, axis=2)
         positions = jnp.repeat(positions, 2, axis=1)
+        if reach.sinks is not None:
+            reach = reach._replace(sinks=jnp.repeat(reach.sinks, 2, axis=1))
 
     together = min(tile_count, max(1, GROUP_TOKENS // tile_tokens))
     padding = -tile_count % together
@@ -128,7 +138,7 @@ def ragged_paged_attention(
         return padded.reshape(-1, together, *array.shape[1:])
 
     out = jax.lax.map(
-        lambda group: _attend_to_context(group[0], group[1], group[2], cache),
+        lambda group: _attend_to_context(group[0], group[1], group[2], cache, reach),
         (grouped(queries, 0), grouped(positions, -1), grouped(batch.page_table[tiles.row], 0)),
     ).reshape(tile_count + padding, *queries.shape[1:])
 
@@ -145,6 +155,7 @@ def _attend_to_context(
     positions: Int[Array, "tiles queries"],
     page_table: Int[Array, "tiles max_pages"],
     cache: Float[Array, "pages page_size kv_slots head_dim"],
+    reach: Reach,
 ) -> Float[Array, "tiles kv_heads queries head_dim"]:
     """Return what the queries of some tiles see, as far as the longest of their contexts goes."""
     _, page_size, kv_slots, head_dim = cache.shape
@@ -165,7 +176,7 @@ def _attend_to_context(
         value = jnp.pad(kv[:, :, :, 1], ((0, 0), (0, 0), (0, 0), (0, -head_dim % VALUE_LANES)))
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
-        visible = key_position[None, None, :] <= positions[:, :, None]
+        visible = reach.sees(key_position[None, None, :], positions[:, :, None])
         scores = jnp.where(visible[:, None], scores, -jnp.inf)
         new_top = jnp.maximum(top, scores.max(axis=-1))
         # A query with nothing visible yet has top = -inf; keep the exponent finite.
@@ -180,7 +191,13 @@ def _attend_to_context(
     width = head_dim + -head_dim % VALUE_LANES
     state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, width)))
     chunk_count = (jnp.max(positions) + chunk_tokens) // chunk_tokens
-    _, total, mixed = jax.lax.fori_loop(0, chunk_count, attend_to_chunk, state)
+    first: int | Int[Array, ""] = 0
+    if reach.window:
+        # What no window reaches back to is left out; it would add nothing.
+        first = reach.first(jnp.min(jnp.where(positions < 0, _FAR, positions))) // chunk_tokens
+    top, total, mixed = jax.lax.fori_loop(first, chunk_count, attend_to_chunk, state)
+    if reach.sinks is not None:
+        total = total + jnp.exp(reach.sinks[None] - jnp.where(jnp.isneginf(top), 0.0, top))
     out: Array = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
     return out
 

@@ -1,0 +1,77 @@
+"""The published pairs of target and drafter that load here; imports nothing.
+
+Sources: README of z-lab/dflash and the model cards on the hub. Only the default target ran with its
+published weights; of the others the families are tested (docs/models.md), and what compiles for
+TPUs is said.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPair:
+    """A target, and the drafter that `--drafter auto` takes for it."""
+
+    target: str  # hub id, or a known name
+    family: str  # as in `families.table`
+    drafter: str  # hub id, or what ships
+    method: str
+    verified: str  # how far the pair was tried
+    thinking: bool = True  # whether the drafter was trained on thoughts too, where there are any
+
+
+_FAMILY = "family"  # tested with small random weights
+_COMPILED = "family, compiled for TPU"
+
+KNOWN_PAIRS: tuple[KnownPair, ...] = (
+    KnownPair("smollm2-135m", "llama", "included", "EAGLE-3, DFlash", "run"),
+    *(
+        KnownPair(target, family, f"z-lab/{drafter}", "DFlash", verified, thinking)
+        for target, family, drafter, verified, thinking in (
+            ("Qwen/Qwen3-4B", "qwen3", "Qwen3-4B-DFlash-b16", _COMPILED, False),
+            ("Qwen/Qwen3-8B", "qwen3", "Qwen3-8B-DFlash-b16", _COMPILED, False),
+            (
+                "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+                "qwen3_moe",
+                "Qwen3-Coder-30B-A3B-DFlash",
+                _COMPILED,
+                True,
+            ),
+            ("openai/gpt-oss-20b", "gpt_oss", "gpt-oss-20b-DFlash", _FAMILY, True),
+            ("openai/gpt-oss-120b", "gpt_oss", "gpt-oss-120b-DFlash", _FAMILY, True),
+            (
+                "meta-llama/Llama-3.1-8B-Instruct",
+                "llama",
+                "LLaMA3.1-8B-Instruct-DFlash-UltraChat",
+                _COMPILED,
+                True,
+            ),
+        )
+    ),
+)
+
+# The name under which a target was published first.
+_EARLIER_NAMES = {"meta-llama/meta-llama-3.1-8b-instruct": "meta-llama/llama-3.1-8b-instruct"}
+
+
+def known_drafter(target: str) -> str | None:
+    """Return the hub id of the drafter that is known for a target's hub id, or None."""
+    name = target.lower()
+    name = _EARLIER_NAMES.get(name, name)
+    found = (pair.drafter for pair in KNOWN_PAIRS if pair.target.lower() == name)
+    drafter = next(found, None)
+    return drafter if drafter is not None and "/" in drafter else None
+
+
+def table() -> list[str]:
+    """Return the pairs as lines of a Markdown table."""
+    return [
+        "| Target | Drafter | Method | Verified |",
+        "|---|---|---|---|",
+        *(
+            f"| `{pair.target}` | "
+            + (f"`{pair.drafter}`" if "/" in pair.drafter else pair.drafter)
+            + f" | {pair.method}{'' if pair.thinking else ', without thoughts'} | {pair.verified} |"
+            for pair in KNOWN_PAIRS
+        ),
+    ]

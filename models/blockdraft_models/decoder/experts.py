@@ -1,0 +1,212 @@
+"""A mixture of experts: a router sends each token to a few of many gated MLPs.
+
+A token's result has the same bits however many others share the step. On CPU the experts go one
+after another over all rows, those that no row wants are skipped, and what a row does not want is
+added as zero. Elsewhere rows are sorted by expert and multiplied group by group
+(`jax.lax.ragged_dot`); there a row's sum does not depend on its group.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from blockdraft_models.decoder.config import Activation, DecoderConfig
+from blockdraft_models.decoder.layer import activated, linear_part, parameter
+from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.sharding import EMBED, EXPERTS, MODEL_AXIS, Axes
+
+
+class ExpertMaps(nnx.Module):
+    """One linear map of every expert; `weight` is [experts in out], as grouped products read it.
+
+    `bias` is [experts out] or None.
+    """
+
+    def __init__(
+        self,
+        experts: int,
+        sizes: tuple[int, int],
+        axes: Axes,
+        *,
+        bias: bool,
+        dtype: DTypeLike,
+        rngs: nnx.Rngs | None,
+    ) -> None:
+        """Initialize random maps from `sizes[0]` to `sizes[1]` elements."""
+        shape = (experts, *sizes)
+        weight = jnp.zeros(shape, dtype)
+        if rngs is not None:
+            drawn = jax.random.normal(rngs.params(), shape, jnp.float32) * sizes[0] ** -0.5
+            weight = drawn.astype(dtype)
+        self.weight = parameter(weight, axes)
+        zeros = jnp.zeros((experts, sizes[1]), dtype)
+        self.bias = parameter(zeros, (axes[0], axes[2])) if bias else None
+
+
+class Experts(nnx.Module):
+    """The experts of one layer and their router; `router` is [experts hidden].
+
+    On a mesh (`mesh`) each device holds some of the experts, computes what they add for all tokens,
+    and the results are summed; if they do not divide evenly, every device has all of them.
+    """
+
+    mesh: Mesh | None = None
+
+    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
+        """Initialize random weights."""
+        self.config = config
+        hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
+        make = partial(ExpertMaps, count, bias=config.mlp_bias, dtype=dtype, rngs=rngs)
+        router = jnp.zeros((count, hidden), dtype)
+        if rngs is not None:
+            router = (jax.random.normal(rngs.params(), router.shape) * hidden**-0.5).astype(dtype)
+        self.router = parameter(router, (None, EMBED))
+        self.router_bias = parameter(jnp.zeros(count, dtype), (None,)) if config.mlp_bias else None
+        self.gate = make((hidden, inner), (EXPERTS, EMBED, None))
+        self.up = make((hidden, inner), (EXPERTS, EMBED, None))
+        self.down = make((inner, hidden), (EXPERTS, None, EMBED))
+
+    def __call__(
+        self, x: Float[Array, "tokens hidden"], number: Int[Array, ""] | None = None
+    ) -> Float[Array, "tokens hidden"]:
+        """Apply to each token the experts that its router chooses.
+
+        In a scan over layers the weights of experts are those of all layers, [layers experts ...],
+        of which layer `number` is meant: to slice it out would copy it.
+        """
+        chosen, shares = self._route(x)
+        maps = [
+            (each.weight[...], None if each.bias is None else each.bias[...])
+            for each in (self.gate, self.up, self.down)
+        ]
+        if number is None:
+            number, maps = jnp.zeros((), jnp.int32), jax.tree.map(lambda part: part[None], maps)
+        apply = partial(_apply, kind=self.config.activation)
+        if self.mesh is None or self.config.num_experts % self.mesh.shape[MODEL_AXIS]:
+            return apply(x, chosen, shares, number, maps)
+
+        def of_this_device(
+            x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps
+        ) -> Array:
+            first = jax.lax.axis_index(MODEL_AXIS) * maps[0][0].shape[1]
+            # A whole sum is rounded once, as on one device.
+            part = apply(x, chosen - first, shares, number, maps, dtype=jnp.float32)
+            total: Array = jax.lax.psum(part, MODEL_AXIS).astype(x.dtype)
+            return total
+
+        whole, divided = PartitionSpec(), PartitionSpec(None, MODEL_AXIS)
+        summed: Array = jax.shard_map(
+            of_this_device,
+            mesh=self.mesh,
+            in_specs=(whole, whole, whole, whole, divided),
+            out_specs=whole,
+            check_vma=False,
+        )(x, chosen, shares, number, maps)
+        return summed
+
+    def _route(
+        self, x: Float[Array, "tokens hidden"]
+    ) -> tuple[Int[Array, "tokens chosen"], Float[Array, "tokens chosen"]]:
+        """Return the experts of each token and their shares in its result, in float32."""
+        scores = project(x, self.router[...], dtype=jnp.float32)
+        if self.router_bias is not None:
+            scores = scores + self.router_bias[...].astype(jnp.float32)[None, :]
+        best, chosen = jax.lax.top_k(scores, self.config.experts_per_token)
+        if self.config.normalized_routing:
+            return chosen, jax.nn.softmax(best, axis=-1)
+        return chosen, jnp.take_along_axis(jax.nn.softmax(scores, axis=-1), chosen, axis=-1)
+
+
+def divide_experts(model: nnx.Module, mesh: Mesh) -> None:
+    """Have each device of a mesh compute with its own experts, in every layer of a model."""
+    for _, part in nnx.iter_modules(model):
+        if isinstance(part, Experts):
+            part.mesh = mesh
+
+
+# Weights and biases, [layers experts ...].
+_Maps = list[tuple[Array, Array | None]]
+
+
+def _apply(
+    x: Float[Array, "tokens hidden"],
+    chosen: Int[Array, "tokens chosen"],
+    shares: Float[Array, "tokens chosen"],
+    number: Int[Array, ""],
+    maps: _Maps,
+    *,
+    kind: Activation,
+    dtype: DTypeLike | None = None,
+) -> Float[Array, "tokens hidden"]:
+    """Return what the experts of `maps` add up to; numbers of other experts lie outside theirs."""
+    result: Array = jax.lax.platform_dependent(
+        x,
+        chosen,
+        shares,
+        number,
+        maps,
+        cpu=partial(_one_by_one, kind=kind),
+        default=partial(_group_by_group, kind=kind),
+    )
+    return result.astype(dtype or x.dtype)
+
+
+def _one_by_one(
+    x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps, *, kind: Activation
+) -> Float[Array, "tokens hidden"]:
+    maps = jax.tree.map(lambda part: part[number], maps)
+
+    def add(total: Array, expert: tuple[Array, _Maps]) -> tuple[Array, None]:
+        this, mine = expert
+        share = jnp.where(chosen == this, shares, 0.0).sum(axis=1, keepdims=True)
+
+        def computed() -> Array:
+            gate, up = (_mapped(x, *each) for each in mine[:2])
+            return (
+                _mapped(activated(kind, gate) * linear_part(kind, up), *mine[2]).astype(jnp.float32)
+                * share
+            )
+
+        wanted = jnp.any(chosen == this)
+        return total + jax.lax.cond(wanted, computed, lambda: jnp.zeros_like(total)), None
+
+    numbers = jnp.arange(len(maps[0][0]), dtype=chosen.dtype)
+    total, _ = jax.lax.scan(add, jnp.zeros(x.shape, jnp.float32), (numbers, maps))
+    return total
+
+
+def _mapped(x: Array, weight: Array, bias: Array | None) -> Array:
+    y = project(x, weight.T)
+    return y if bias is None else y + bias[None, :]
+
+
+def _group_by_group(
+    x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps, *, kind: Activation
+) -> Float[Array, "tokens hidden"]:
+    (layers, count), (tokens, per_token) = maps[0][0].shape[:2], chosen.shape
+    # Every expert of every layer is a group; those of other layers are empty.
+    maps = jax.tree.map(lambda part: part.reshape(layers * count, *part.shape[2:]), maps)
+    here = (chosen >= 0) & (chosen < count)
+    # Experts of other devices come last, in no group.
+    expert = jnp.where(here, chosen + number * count, layers * count).reshape(-1)
+    order = jnp.argsort(expert, stable=True)
+    sizes = jnp.bincount(expert, length=layers * count).astype(jnp.int32)
+    of_row = jnp.minimum(expert[order], layers * count - 1)
+
+    def mapped(rows: Array, weight: Array, bias: Array | None) -> Array:
+        y = jax.lax.ragged_dot(rows, weight, sizes, preferred_element_type=jnp.float32)
+        y = y.astype(rows.dtype)
+        return y if bias is None else y + bias[of_row]
+
+    rows = x[order // per_token]
+    gate, up = (mapped(rows, *each) for each in maps[:2])
+    down = mapped(activated(kind, gate) * linear_part(kind, up), *maps[2])
+    # What belongs to no group is undefined.
+    mine = (expert[order] < layers * count)[:, None]
+    down = jnp.where(mine, down.astype(jnp.float32), 0.0)
+    back = jnp.zeros_like(down).at[order].set(down, unique_indices=True)
+    return (back.reshape(tokens, per_token, -1) * shares[..., None]).sum(axis=1)

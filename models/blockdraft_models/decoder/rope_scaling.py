@@ -1,0 +1,80 @@
+"""How published models stretch the rotary frequencies for longer contexts."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`)."""
+
+    factor: float  # by how much the lowest frequencies are slowed
+    # Wavelengths above `original_max_position_embeddings / low_freq_factor` are slowed by the whole
+    # `factor`.
+    low_freq_factor: float
+    # Wavelengths below `original_max_position_embeddings / high_freq_factor` are left alone; those
+    # between are interpolated.
+    high_freq_factor: float
+    original_max_position_embeddings: int  # context length before stretching, in tokens
+
+    def __post_init__(self) -> None:
+        """Refuse values for which the interpolation is undefined."""
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            raise ValueError(
+                "rope scaling needs 0 < low_freq_factor < high_freq_factor, got "
+                f"{self.low_freq_factor} and {self.high_freq_factor}"
+            )
+        if self.original_max_position_embeddings < 1:
+            raise ValueError("rope scaling original_max_position_embeddings must be positive")
+
+    @property
+    def length(self) -> float:
+        """By how much rotated queries and keys are stretched."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """All frequencies slowed by the same factor ("linear")."""
+
+    factor: float
+
+    @property
+    def length(self) -> float:
+        """By how much rotated queries and keys are stretched."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071, section 3.2 to 3.4)."""
+
+    factor: float
+    beta_fast: float
+    beta_slow: float
+    original_max_position_embeddings: int
+    attention_factor: float
+    truncate: bool = True  # whether the ends of the ramp are whole dimensions
+
+    @property
+    def length(self) -> float:
+        """By how much rotated queries and keys are stretched."""
+        return self.attention_factor
+
+
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (arXiv 2402.13753) within the original context, where its short factors hold."""
+
+    short_factors: tuple[float, ...]
+    attention_factor: float
+
+    @property
+    def length(self) -> float:
+        """By how much rotated queries and keys are stretched."""
+        return self.attention_factor
+
+
+AnyRopeScaling = RopeScaling | LinearScaling | YarnScaling | LongRopeScaling

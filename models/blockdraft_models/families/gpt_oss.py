@@ -1,0 +1,51 @@
+"""gpt-oss (arXiv 2508.10925): experts in MXFP4, sinks, and a window in every second layer."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from blockdraft_models.families.family import Family, Published, count, windows
+from blockdraft_models.families.tensors import Cut, LayerNames, TensorName
+
+
+def _fields(config: Published) -> dict[str, Any]:
+    layers = count(config, "num_hidden_layers")
+    kinds = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+    if config.get("swiglu_limit", 7.0) != 7.0 or config.get("swiglu_alpha", 1.702) != 1.702:
+        raise ValueError("only swiglu_limit 7 and swiglu_alpha 1.702 are supported")
+    return {
+        "attention_bias": bool(config.get("attention_bias", True)),
+        "attention_sinks": True,
+        "windows": windows({"layer_types": kinds, **config}),
+        "activation": "clamped",
+        "mlp_bias": True,
+        "num_experts": count(config, "num_local_experts", 128),
+        "experts_per_token": count(config, "num_experts_per_tok", 4),
+        "head_dim": count(config, "head_dim", 64),
+    }
+
+
+def _layer(names: LayerNames) -> Iterator[TensorName]:
+    config = names.config
+    hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
+    yield names.norm("attention_norm", "input_layernorm", "attn_norm")
+    yield from names.attention()
+    yield names("attention.sinks", "self_attn.sinks", "attn_sinks.weight", (config.num_heads,))
+    yield names.norm("mlp_norm", "post_attention_layernorm", "post_attention_norm")
+    stored, ggml = "mlp.router", "ffn_gate_inp"
+    yield names("mlp.router", f"{stored}.weight", f"{ggml}.weight", (count, hidden))
+    yield names("mlp.router_bias", f"{stored}.bias", f"{ggml}.bias", (count,))
+    one = partial(names, of_experts=True)
+    for place, name in enumerate(("gate", "up")):
+        # Their columns alternate.
+        cut = partial(Cut, start=place, count=inner, size=2 * inner, step=2)
+        stored, ggml = "mlp.experts.gate_up_proj", f"ffn_{name}_exps"
+        weight = f"{ggml}.weight", (count, hidden, inner)
+        yield one(f"mlp.{name}.weight", stored, *weight, cut=cut(1))
+        yield one(f"mlp.{name}.bias", f"{stored}_bias", f"{ggml}.bias", (count, inner), cut=cut(0))
+    stored, ggml = "mlp.experts.down_proj", "ffn_down_exps"
+    yield one("mlp.down.weight", stored, f"{ggml}.weight", (count, inner, hidden))
+    yield one("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
+
+
+GPT_OSS = Family("gpt-oss", "gpt_oss", _fields, _layer)

@@ -1,0 +1,48 @@
+"""Llama 3.x and SmolLM2 ("llama"), and Mistral, which adds windows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from blockdraft_models.families.family import (
+    Family,
+    Published,
+    count,
+    only_silu,
+    refuse,
+    windows,
+)
+from blockdraft_models.families.tensors import LayerNames, TensorName
+
+
+def _llama(config: Published) -> dict[str, Any]:
+    only_silu(config)
+    refuse(config, "use_sliding_window")
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise ValueError("layers other than full_attention are not supported")
+    return {}
+
+
+def _mistral(config: Published) -> dict[str, Any]:
+    only_silu(config)
+    default = "sliding_attention" if config.get("sliding_window") else "full_attention"
+    return {
+        "windows": windows(config, default),
+        "max_position_embeddings": count(config, "max_position_embeddings", 4096 * 32),
+    }
+
+
+def plain_layer(names: LayerNames, *, permuted: bool = False) -> Iterator[TensorName]:
+    """Yield the weights of a layer with two norms, attention and one MLP."""
+    yield names.norm("attention_norm", "input_layernorm", "attn_norm")
+    yield from names.attention(permuted=permuted)
+    yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
+    yield from names.mlp()
+
+
+def _permuted_layer(names: LayerNames) -> Iterator[TensorName]:
+    return plain_layer(names, permuted=True)
+
+
+LLAMA = Family("Llama 3, SmolLM2", "llama", _llama, _permuted_layer, gguf="llama")
+# Their GGUF files say "llama", and so the fingerprint is that of one.
+MISTRAL = Family("Mistral", "mistral", _mistral, _permuted_layer, same_as=("ministral",))

@@ -1,0 +1,128 @@
+"""Published model metadata, of Hugging Face and of GGUF, as a `DecoderConfig`, and back."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.families.family import (
+    Published,
+    count,
+    read_config,
+    required,
+    section,
+    token_id,
+    token_ids,
+)
+from blockdraft_models.families.table import family_of_gguf, family_of_model_type
+
+# What a `config.json` calls otherwise.
+_HF_NAMES = {
+    "name": "_name_or_path",
+    "family": "model_type",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "eos_token_ids": "eos_token_id",
+}
+_WRITTEN = ("llama", "qwen2", "qwen3")
+
+
+def config_from_hf(config: Published, generation_config: Published | None = None) -> DecoderConfig:
+    """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
+
+    Of a model for images too, its text model is read. Defaults are those of transformers.
+    """
+    text = section(config, "text_config")
+    if config.get("model_type") == "gemma3" and text:
+        shared = ("_name_or_path", "eos_token_id", "bos_token_id")
+        config = {**{name: config[name] for name in shared if name in config}, **text}
+    family = family_of_model_type(config.get("model_type"))
+    return read_config(family, config, generation_config)
+
+
+def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
+    """Return the `config.json` that `config_from_hf` reads back as this, of the dense families."""
+    if config.family not in _WRITTEN:
+        raise ValueError(f"configurations of {config.family} are not written")
+    fields = {_HF_NAMES.get(name, name): value for name, value in asdict(config).items()}
+    return {
+        **fields,
+        "hidden_act": "silu",
+        "rope_scaling": rope_scaling_to_hf(config),
+        "eos_token_id": list(config.eos_token_ids),
+    }
+
+
+def rope_scaling_to_hf(config: DecoderConfig) -> dict[str, Any] | None:
+    """Return `rope_scaling` as a `config.json` has it."""
+    if config.rope_scaling is None:
+        return None
+    if not isinstance(config.rope_scaling, RopeScaling):
+        raise ValueError(f"{type(config.rope_scaling).__name__} is not written")
+    return {"rope_type": "llama3", **asdict(config.rope_scaling)}
+
+
+def config_from_gguf(
+    metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
+) -> DecoderConfig:
+    """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
+
+    Key names are those of the GGUF specification (ggml `docs/gguf.md`). There are none for tied
+    embeddings and biases: they show in which tensors exist. Without names, tied and bias-free.
+    """
+    architecture = metadata.get("general.architecture")
+    family = family_of_gguf(architecture)
+
+    def key(suffix: str, default: Any = None) -> Any:
+        return metadata.get(f"{architecture}.{suffix}", default)
+
+    experts = key("expert_count", 0)
+    if experts and family.model_type != "qwen3_moe":
+        raise ValueError(f"a mixture of experts of {architecture} is not supported")
+    if key("rope.scaling.type", "none") != "none":
+        raise ValueError(f"GGUF rope scaling {key('rope.scaling.type')!r} is not supported")
+    hidden = count(metadata, f"{architecture}.embedding_length")
+    heads = count(metadata, f"{architecture}.attention.head_count")
+    head_dim = count(metadata, f"{architecture}.attention.key_length", hidden // max(heads, 1))
+    if key("attention.value_length", head_dim) != head_dim:
+        raise ValueError("heads whose keys and values differ in width are not supported")
+    if key("rope.dimension_count", head_dim) != head_dim:
+        raise ValueError("rotary embedding of a part of the head is not supported")
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    vocab = count(metadata, f"{architecture}.vocab_size", len(tokens))
+    # llama.cpp stops at any of these; end-of-turn differs from end-of-text in Llama 3.
+    stops = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    inner = "expert_feed_forward_length" if experts else "feed_forward_length"
+    return DecoderConfig(
+        name=str(metadata.get("general.name") or architecture),
+        family=family.model_type,
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=count(metadata, f"{architecture}.{inner}"),
+        num_layers=count(metadata, f"{architecture}.block_count"),
+        num_heads=heads,
+        num_kv_heads=count(metadata, f"{architecture}.attention.head_count_kv", heads),
+        head_dim=head_dim,
+        rms_norm_eps=_shortest(
+            required(metadata, f"{architecture}.attention.layer_norm_rms_epsilon")
+        ),
+        rope_theta=_shortest(key("rope.freq_base", 10000.0)),
+        rope_scaling=None,
+        tie_word_embeddings="output.weight" not in tensor_names,
+        attention_bias="blk.0.attn_q.bias" in tensor_names,
+        output_bias=family.model_type != "qwen2",
+        qk_norm=family.model_type.startswith("qwen3"),
+        max_position_embeddings=count(metadata, f"{architecture}.context_length"),
+        bos_token_id=token_id(metadata.get("tokenizer.ggml.bos_token_id")),
+        eos_token_ids=token_ids(list(dict.fromkeys(stop for stop in stops if stop is not None))),
+        num_experts=experts,
+        experts_per_token=key("expert_used_count", 0),
+        # llama.cpp normalizes those of Qwen3 always.
+    )
+
+
+def _shortest(value: float) -> float:
+    # GGUF stores float32: 1e-5 reads back as 9.999999747378752e-06 and would compare unequal.
+    return float(f"{value:.7g}")

@@ -1,0 +1,62 @@
+"""Qwen2, Qwen3, and Qwen3's mixture of experts (arXiv 2505.09388)."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from blockdraft_models.families.family import Family, Published, count, only_silu, windows
+from blockdraft_models.families.llama import plain_layer
+from blockdraft_models.families.tensors import LayerNames, TensorName
+
+
+def _windows(config: Published) -> tuple[int, ...]:
+    # What these configurations say of windows counts only with this flag.
+    return windows(config) if config.get("use_sliding_window") else ()
+
+
+def _qwen2(config: Published) -> dict[str, Any]:
+    only_silu(config)
+    # The configuration does not say so: the model has these biases always.
+    return {"attention_bias": True, "output_bias": False, "windows": _windows(config)}
+
+
+def _qwen3(config: Published) -> dict[str, Any]:
+    only_silu(config)
+    return {
+        "qk_norm": True,
+        "windows": _windows(config),
+        "head_dim": count(config, "head_dim", 128),
+        "max_position_embeddings": count(config, "max_position_embeddings", 32768),
+    }
+
+
+def _qwen3_moe(config: Published) -> dict[str, Any]:
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        raise ValueError("layers without experts are not supported")
+    experts = "num_experts" if "num_experts" in config else "num_local_experts"
+    return {
+        **_qwen3(config),
+        "intermediate_size": count(config, "moe_intermediate_size"),
+        "num_experts": count(config, experts),
+        "experts_per_token": count(config, "num_experts_per_tok"),
+        "normalized_routing": bool(config.get("norm_topk_prob", False)),
+    }
+
+
+def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
+    config = names.config
+    hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
+    yield names.norm("attention_norm", "input_layernorm", "attn_norm")
+    yield from names.attention()
+    yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
+    yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", (count, hidden))
+    one = partial(names, of_experts=True, transposed=True)
+    for name, sizes in (("gate", (hidden, inner)), ("up", (hidden, inner)),
+                        ("down", (inner, hidden))):  # fmt: skip
+        stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
+        yield one(f"mlp.{name}.weight", *stored, (count, *sizes))
+
+
+QWEN2 = Family("Qwen2, Qwen2.5", "qwen2", _qwen2, plain_layer, gguf="qwen2")
+QWEN3 = Family("Qwen3", "qwen3", _qwen3, plain_layer, gguf="qwen3")
+QWEN3_MOE = Family("Qwen3 MoE", "qwen3_moe", _qwen3_moe, _sparse_layer, gguf="qwen3moe")

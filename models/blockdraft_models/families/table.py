@@ -1,0 +1,58 @@
+"""The families there are, and which one a checkpoint is of."""
+
+from collections.abc import Iterator
+
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.families.family import Family
+from blockdraft_models.families.gemma3 import GEMMA3
+from blockdraft_models.families.gpt_oss import GPT_OSS
+from blockdraft_models.families.llama import LLAMA, MISTRAL
+from blockdraft_models.families.phi3 import PHI3
+from blockdraft_models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from blockdraft_models.families.tensors import (
+    LayerNames,
+    TensorName,
+    embedding_name,
+    final_norm_name,
+    head_name,
+)
+
+FAMILIES: tuple[Family, ...] = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS, PHI3)
+
+_BY_MODEL_TYPE = {
+    name: family for family in FAMILIES for name in (family.model_type, *family.same_as)
+}
+_BY_GGUF = {family.gguf: family for family in FAMILIES if family.gguf is not None}
+
+
+def family_of_model_type(model_type: object) -> Family:
+    """Return the family of a `config.json`; a ValueError says which there are."""
+    family = _BY_MODEL_TYPE.get(str(model_type))
+    if family is None:
+        raise ValueError(
+            f"model_type {model_type!r} is not supported (supported: {', '.join(_BY_MODEL_TYPE)})"
+        )
+    return family
+
+
+def family_of_gguf(architecture: object) -> Family:
+    """Return the family of a GGUF file; a ValueError says which are read."""
+    family = _BY_GGUF.get(str(architecture))
+    if family is None:
+        raise ValueError(
+            f"GGUF architecture {architecture!r} is not supported (supported: "
+            f"{', '.join(sorted(_BY_GGUF))})"
+        )
+    return family
+
+
+def tensor_names(config: DecoderConfig) -> Iterator[TensorName]:
+    """Yield every weight of the decoder, each once, in a fixed order."""
+    family = family_of_model_type(config.family)
+    yield embedding_name(config)
+    for layer in range(config.num_layers):
+        yield from family.layer(LayerNames(config, layer))
+    yield final_norm_name(config)
+    head = head_name(config)
+    if head is not None:
+        yield head

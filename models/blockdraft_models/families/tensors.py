@@ -1,0 +1,143 @@
+"""Where each weight of a decoder is found in Hugging Face and GGUF checkpoints."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from blockdraft_models.decoder.config import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A part of a stored matrix or vector that holds several weights."""
+
+    axis: int
+    start: int
+    count: int
+    size: int  # of the axis as it is stored
+    step: int = 1  # 2 where two weights alternate
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Where the part is."""
+        part = slice(self.start, self.start + self.count * self.step, self.step)
+        return (*(slice(None),) * self.axis, part)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """One weight under its three names.
+
+    The weights of all experts of a layer are one here. A Hugging Face checkpoint has them as one
+    too, or, with `{}` in the name, as one for each; what is said of a stored matrix is said of one
+    expert's.
+    """
+
+    path: str  # dotted attribute path in `Decoder`
+    hf: str
+    gguf: str
+    # As the decoder stores it: matrices are [out, in], those of experts [experts, in, out].
+    shape: tuple[int, ...]
+    # Llama.cpp interleaves the rotary halves of q and k rows of Llama-architecture models; the
+    # number of heads to undo that for, else 0.
+    permuted_heads: int = 0
+    of_experts: bool = False  # whether the first axis is that of experts
+    transposed: bool = False  # whether files store a matrix the other way round
+    cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
+
+    @property
+    def numbered(self) -> bool:
+        """Whether Hugging Face checkpoints have one tensor for each expert."""
+        return "{}" in self.hf
+
+    def stored(self, *, is_gguf: bool) -> dict[str, tuple[int, ...]]:
+        """Return the tensors that hold it, and their shapes."""
+        leading, matrix = (self.shape[:1], self.shape[1:]) if self.of_experts else ((), self.shape)
+        if self.transposed:
+            matrix = matrix[::-1]
+        if is_gguf:
+            return {self.gguf: (*leading, *matrix)}
+        if self.cut is not None:
+            axis = self.cut.axis
+            matrix = (*matrix[:axis], self.cut.size, *matrix[axis + 1 :])
+        if self.numbered:
+            return {self.hf.format(number): matrix for number in range(self.shape[0])}
+        return {self.hf: (*leading, *matrix)}
+
+    def arranged(self, matrix: Any, *, is_gguf: bool) -> Any:
+        """Return a stored matrix or vector, of one expert, as the decoder has it."""
+        if self.cut is not None and not is_gguf:
+            matrix = matrix[self.cut.index]
+        return matrix.T if self.transposed else matrix
+
+
+def embedding_name(config: DecoderConfig) -> TensorName:
+    """Return the embedding table's names."""
+    shape = (config.vocab_size, config.hidden_size)
+    return TensorName("embedding.table", "model.embed_tokens.weight", "token_embd.weight", shape)
+
+
+def head_name(config: DecoderConfig) -> TensorName | None:
+    """Return the untied head's names, or None when the embedding is the head."""
+    if config.tie_word_embeddings:
+        return None
+    shape = (config.vocab_size, config.hidden_size)
+    return TensorName("head.weight", "lm_head.weight", "output.weight", shape)
+
+
+def final_norm_name(config: DecoderConfig) -> TensorName:
+    """Return the names of the norm before the head."""
+    return TensorName(
+        "norm.scale", "model.norm.weight", "output_norm.weight", (config.hidden_size,)
+    )
+
+
+class LayerNames:
+    """Names of the weights of one layer, by those in it."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        """Begin names of layer number `layer`."""
+        self.config = config
+        self._places = f"layers.{layer}", f"model.layers.{layer}", f"blk.{layer}"
+
+    def __call__(
+        self, ours: str, theirs: str, ggml: str, shape: tuple[int, ...], **form: Any
+    ) -> TensorName:
+        """Return the name of a weight, given in full but for the layer."""
+        path, hf, gguf = map(".".join, zip(self._places, (ours, theirs, ggml), strict=True))
+        return TensorName(path, hf, gguf, shape, **form)
+
+    def norm(self, ours: str, theirs: str, ggml: str, width: int | None = None) -> TensorName:
+        """Return the name of a norm's scale, of the hidden size unless told."""
+        width = self.config.hidden_size if width is None else width
+        return self(f"{ours}.scale", f"{theirs}.weight", f"{ggml}.weight", (width,))
+
+    def attention(self, *, permuted: bool = False) -> Iterator[TensorName]:
+        """Yield the names of the attention's own weights, each by itself as most store them."""
+        config = self.config
+        hidden, head_dim = config.hidden_size, config.head_dim
+        q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
+        q_heads, k_heads = (config.num_heads, config.num_kv_heads) if permuted else (0, 0)
+        for ours, theirs, ggml, shape, heads in (
+            ("query", "q_proj", "attn_q", (q_width, hidden), q_heads),
+            ("key", "k_proj", "attn_k", (kv_width, hidden), k_heads),
+            ("value", "v_proj", "attn_v", (kv_width, hidden), 0),
+            ("output", "o_proj", "attn_output", (hidden, q_width), 0),
+        ):
+            names = f"attention.{ours}", f"self_attn.{theirs}", ggml
+            has_bias = config.attention_bias and (ours != "output" or config.output_bias)
+            for kind, size in (("weight", shape), ("bias", shape[:1])):
+                if kind == "weight" or has_bias:
+                    a, b, c = (f"{name}.{kind}" for name in names)
+                    yield self(a, b, c, size, permuted_heads=heads)
+        if config.qk_norm:
+            yield self.norm("attention.query_norm", "self_attn.q_norm", "attn_q_norm", head_dim)
+            yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", head_dim)
+
+    def mlp(self) -> Iterator[TensorName]:
+        """Yield the names of a gated MLP's weights, each by itself as most store them."""
+        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)),
+                            ("down", (hidden, inner))):  # fmt: skip
+            stored = f"mlp.{name}_proj.weight", f"ffn_{name}.weight"
+            yield self(f"mlp.{name}.weight", *stored, shape)

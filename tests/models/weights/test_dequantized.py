@@ -1,0 +1,141 @@
+"""Quantized Hugging Face checkpoints load as what their numbers stand for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+from tests.models.builders import random_decoder
+from tests.models.tiny import tiny_config, write_hf_checkpoint
+
+from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights.loading import load_decoder
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "targets"
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+INT8 = {**COMPRESSED, "format": "int-quantized"}
+
+
+def quantize(folder: Path, method: dict[str, Any], kind: str) -> dict[str, np.ndarray]:
+    """Quantize the matrices of the layers of a checkpoint; return the numbers they stand for."""
+    tensors = load_file(folder / "model.safetensors")
+    stored: dict[str, np.ndarray] = {}
+    meant: dict[str, np.ndarray] = {}
+    for name, weight in tensors.items():
+        if weight.ndim != 2 or ".layers." not in name:
+            stored[name] = meant[name] = weight
+            continue
+        rows, columns = weight.shape
+        if kind == "block":
+            scale = (
+                np.abs(weight).max(keepdims=True)
+                / 448
+                * np.ones((-(-rows // 128), -(-columns // 128)), np.float32)
+            )
+            scale *= 1 + np.arange(scale.size).reshape(scale.shape)
+            every = np.repeat(np.repeat(scale, 128, 0), 128, 1)[:rows, :columns]
+            suffix = "_scale_inv"
+        else:
+            scale = np.abs(weight).max(axis=1, keepdims=True) / (127 if kind == "int8" else 448)
+            every, suffix = np.broadcast_to(scale, weight.shape), "_scale"
+        narrow = (weight / every).astype(ml_dtypes.float8_e4m3fn if kind != "int8" else np.float32)
+        narrow = np.rint(narrow).astype(np.int8) if kind == "int8" else narrow
+        stored[name], stored[name + suffix] = narrow, scale.astype(np.float32)
+        meant[name] = (narrow.astype(np.float64) * every).astype(np.float32)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": method}))
+    return meant
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [(FP8, "block"), (COMPRESSED, "row"), (INT8, "int8")], ids=str
+)
+def test_numbers_are_what_they_stand_for(tmp_path: Path, method: dict[str, Any], kind: str) -> None:
+    config = tiny_config("qwen3", hidden_size=160, intermediate_size=300, num_layers=2)
+    write_hf_checkpoint(random_decoder(config), tmp_path)
+    meant = quantize(tmp_path, method, kind)
+    loaded, checkpoint = load_decoder(tmp_path, dtype=jnp.float32)
+    plain = tmp_path / "plain"
+    write_hf_checkpoint(loaded, plain)
+    written = load_file(plain / "model.safetensors")
+    assert written.keys() == meant.keys()
+    for name, weight in written.items():
+        np.testing.assert_allclose(weight, meant[name], rtol=1e-6, err_msg=name)
+    # The same numbers have the same fingerprint, however they are stored.
+    save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
+    again, same = load_decoder(plain, dtype=jnp.float32)
+    if kind != "block":
+        assert same.fingerprint == checkpoint.fingerprint
+    assert nnx.state(again).keys() == nnx.state(loaded).keys()
+
+
+def test_mxfp4_experts_are_those_of_their_blocks(tmp_path: Path) -> None:
+    source = GOLDEN / "gpt-oss"
+    tensors = load_file(source / "model.safetensors")
+    rng = np.random.default_rng(0)
+    expected: dict[str, np.ndarray] = {}
+    stored = {}
+    values = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+    for name, weight in tensors.items():
+        if not name.endswith(("gate_up_proj", "down_proj")) or weight.ndim != 3:
+            stored[name] = expected[name] = weight
+            continue
+        experts, ins, outs = weight.shape
+        if ins % 32:
+            ins = 64
+        blocks = rng.integers(0, 256, (experts, outs, ins // 32, 16), np.uint8)
+        scales = rng.integers(118, 124, (experts, outs, ins // 32), np.uint8)
+        stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
+        dense = np.zeros((experts, ins, outs), np.float32)
+        for (e, o, g, b), byte in np.ndenumerate(blocks):
+            for half, code in enumerate((byte & 15, byte >> 4)):
+                place = g * 32 + 2 * b + half
+                dense[e, place, o] = values[code] * 2.0 ** (int(scales[e, o, g]) - 127)
+        expected[name] = dense
+    config = json.loads((source / "config.json").read_text())
+    config["intermediate_size"] = 64
+    inner = 64
+    for name in list(stored):
+        # Wide enough for whole blocks: 64 instead of 48.
+        if "gate_up_proj" in name:
+            stored[name] = np.concatenate([stored[name]] * 2, axis=1)[:, : 2 * inner]
+    for name in list(expected):
+        if name.endswith("gate_up_proj"):
+            expected[name] = np.concatenate([expected[name]] * 2, axis=2)[..., : 2 * inner]
+        if name.endswith("gate_up_proj_bias"):
+            expected[name] = stored[name]
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    whole = {name: np.ascontiguousarray(tensor) for name, tensor in stored.items()}
+    save_file(whole, tmp_path / "model.safetensors")
+    decoder, _ = load_decoder(tmp_path, dtype=jnp.float32)
+    for number, layer in enumerate(decoder.layers):
+        stem = f"model.layers.{number}.mlp.experts"
+        both, down = expected[f"{stem}.gate_up_proj"], expected[f"{stem}.down_proj"]
+        assert isinstance(layer.mlp, Experts)
+        np.testing.assert_array_equal(layer.mlp.gate.weight[...], both[..., 0::2])
+        np.testing.assert_array_equal(layer.mlp.up.weight[...], both[..., 1::2])
+        np.testing.assert_array_equal(layer.mlp.down.weight[...], down)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "quantized by 'gptq' are not supported"),
+        ({**COMPRESSED, "format": "pack-quantized"}, "format 'pack-quantized' are not supported"),
+    ],
+)
+def test_other_forms_are_refused(tmp_path: Path, method: dict[str, Any], message: str) -> None:
+    write_hf_checkpoint(random_decoder(tiny_config()), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": method}))
+    with pytest.raises(CheckpointError, match=message):
+        load_decoder(tmp_path, dtype=jnp.float32)
