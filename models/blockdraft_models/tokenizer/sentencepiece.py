@@ -4,6 +4,7 @@ Llama 2, Phi 3, Mistral up to 7B v0.3 and Gemma publish such tokenizers. All but
 before a text, which decoding drops: at its beginning, and in older files after each control token.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -58,11 +59,7 @@ def read_sentencepiece(backend: Backend) -> SentencePiece:
         raise TokenizerError("SentencePiece's BPE is supported only with tokens for all bytes")
     normalizer, splitter = _state(backend.normalizer), _state(backend.pre_tokenizer)
     plain = [_without_prefix(part) for part in (normalizer, splitter)]
-    inner = backend
-    if plain != [normalizer, splitter]:
-        described = json.loads(backend.to_str())
-        described["normalizer"], described["pre_tokenizer"] = (part or None for part in plain)
-        inner = Backend.from_str(json.dumps(described))
+    inner = backend if plain == [normalizer, splitter] else _changed(backend, *plain)
     only_first = '"prepend_scheme": "first"' in json.dumps(splitter)
     return SentencePiece(
         single_bytes=single_bytes,
@@ -75,6 +72,28 @@ def read_sentencepiece(backend: Backend) -> SentencePiece:
 
 def _state(part: Any) -> dict[str, Any]:
     return dict(json.loads(part.__getstate__())) if part is not None else {}
+
+
+def _changed(
+    backend: Backend, normalizer: Mapping[str, Any], splitter: Mapping[str, Any]
+) -> Backend:
+    """Return a tokenizer with the same model and added tokens, but another way to them."""
+    described = {
+        "version": "1.0",
+        "normalizer": normalizer or None,
+        "pre_tokenizer": splitter or None,
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    changed = Backend.from_str(json.dumps(described))
+    changed.model = backend.model  # shared, not copied
+    added = backend.get_added_tokens_decoder()
+    # In the order of their ids, which new ones get again.
+    for special, tokens in itertools.groupby(added.values(), lambda token: token.special):
+        add = changed.add_special_tokens if special else changed.add_tokens
+        add(list(tokens))
+    if changed.get_added_tokens_decoder() != added:
+        raise TokenizerError("the added tokens have ids that tokens added in order do not get")
+    return changed
 
 
 def _without_prefix(part: Mapping[str, Any]) -> dict[str, Any]:

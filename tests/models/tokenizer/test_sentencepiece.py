@@ -130,6 +130,8 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
         (lambda content: content["decoder"]["decoders"][0].update(content="_"), "are supported"),
         (lambda content: content.update(decoder=None), "are supported"),
         (lambda content: content["model"].update(byte_fallback=False), "tokens for all bytes"),
+        # The library panics.
+        (lambda content: content["model"]["vocab"].pop("▁▁▁▁"), "cannot read"),
         (lambda content: content["model"]["vocab"].pop("<0xE2>"), "tokens for all bytes"),
         (lambda content: content["model"]["vocab"].pop("<0x41>"), "tokens for all bytes"),
         (
