@@ -5,10 +5,10 @@ occur, the one that ends first ends the text; of two that end at the same charac
 So the decision never waits for later characters.
 """
 
-import codecs
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
+from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter
@@ -18,15 +18,13 @@ _FINISH_REASONS = {
     verifier_pb2.TOKEN_FINISH_REASON_LENGTH: inference_pb2.FINISH_REASON_LENGTH,
 }
 
-TokenBytes = Callable[[int], bytes]
-"""Returns the bytes of a token; they need not be whole characters."""
-
 
 async def generate(
     replay: Replay,
     stop_sequences: Sequence[str],
     router: TokenRouter,
     token_bytes: TokenBytes,
+    decoder: TextDecoder,
     deadline: float,
 ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
     """Yield the messages of a completion; the last has the finish reason and the usage.
@@ -38,7 +36,7 @@ async def generate(
     `TokenRouter.stream`.
     """
     min_tokens = replay.request.rules.min_tokens
-    detokenizer = Detokenizer(token_bytes, stop_sequences, min_tokens)
+    detokenizer = Detokenizer(decoder, stop_sequences, min_tokens)
     stop_tokens = frozenset(replay.request.stop_token_ids)
     told = 0
     scored = replay.request.HasField("prompt_log_probs")
@@ -112,14 +110,13 @@ class Detokenizer:
     """
 
     def __init__(
-        self, token_bytes: TokenBytes, stop_sequences: Sequence[str] = (), min_tokens: int = 0
+        self, decoder: TextDecoder, stop_sequences: Sequence[str] = (), min_tokens: int = 0
     ) -> None:
         """Start an empty completion that these texts end after `min_tokens`; none may be empty."""
         self.tokens = 0
         self.stopped = False
-        self._token_bytes = token_bytes
         self._min_tokens = min_tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = decoder
         self._matcher = StopMatcher(stop_sequences) if stop_sequences else None
         self._held = ""
 
@@ -130,21 +127,21 @@ class Detokenizer:
         """
         if self._matcher is None:
             self.tokens += len(token_ids)
-            return self._decoder.decode(b"".join(map(self._token_bytes, token_ids)))
+            return self._decoder.push(token_ids)
         texts = []
         # One by one: how many tokens came together must not decide where the completion ends.
         for token_id in token_ids:
             if self.stopped:
                 break
             self.tokens += 1
-            texts.append(self._release(self._decoder.decode(self._token_bytes(token_id))))
+            texts.append(self._release(self._decoder.push([token_id])))
         return "".join(texts)
 
     def finish(self) -> str:
         """Return the text that was held back; the token stream has ended."""
         if self.stopped:
             return ""
-        text = self._release(self._decoder.decode(b"", final=True))
+        text = self._release(self._decoder.finish())
         if not self.stopped:
             text, self._held = text + self._held, ""
         return text

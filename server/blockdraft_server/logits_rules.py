@@ -70,8 +70,7 @@ def logits_rules(
 
 def _spellings(word: str, encode: Callable[[str], list[int]]) -> Iterator[list[int]]:
     """Yield the tokens of a word, and those of the word after a space if they are others."""
-    bos = len(encode(""))
-    alone, after_space = encode(word)[bos:], encode(f" {word}")[bos:]
+    alone, after_space = encode(word), encode(f" {word}")
     yield alone
     if after_space[-len(alone) :] != alone:
         yield after_space

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
+from blockdraft_models.tokenizer.text_decoder import TextDecoder
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 
@@ -51,8 +52,14 @@ class Tokenizer(Protocol):
         Tools and arguments are for the model's chat template.
         """
 
+    def encode_inner(self, text: str) -> list[int]:
+        """Return the ids of text that follows other text."""
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token, empty for control tokens and for padding ids."""
+
+    def text_decoder(self, *, continues: bool = False) -> TextDecoder:
+        """Return a decoder of a text's tokens, which may be one that `continues` another."""
 
 
 def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:

@@ -89,8 +89,8 @@ def sequence_request(
 
     A `max_output_tokens` that does not fit into the context is reduced; such a completion ends with
     FINISH_REASON_LENGTH like any other that reached its limit. The target's own end tokens stop it
-    too, unless the request ignores them. `encode` is the target's, for bad words, and so are the
-    `control_tokens`, by their spelling, for a constraint.
+    too, unless the request ignores them. `encode` is the target's for what follows other text, for
+    bad words, and so are the `control_tokens`, by their spelling, for a constraint.
     """
     sampling, speculation = request.sampling, request.speculation
     check_length(len(prompt_token_ids), limits)

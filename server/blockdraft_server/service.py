@@ -217,7 +217,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                     token_ids,
                     limits,
                     tokenizer.eos_token_ids,
-                    tokenizer.encode,
+                    tokenizer.encode_inner,
                     tokenizer.control_tokens,
                 )
                 take_tokens(len(token_ids) + asked.max_output_tokens)
@@ -228,7 +228,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 asked.recordable &= tenant.recordable
                 replay = Replay(asked, self._limits.max_replays)
                 stops = request.sampling.stop_sequences
-                messages = generate(replay, stops, self._router, tokenizer.token_bytes, deadline)
+                decoder = tokenizer.text_decoder(continues=_continues(request))
+                messages = generate(
+                    replay, stops, self._router, tokenizer.token_bytes, decoder, deadline
+                )
                 first = True
                 async with contextlib.aclosing(messages):
                     async for message in messages:
@@ -258,6 +261,14 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 retry_after_seconds=1.0,
             )
         return self._tokenizer
+
+
+def _continues(request: GenerationRequest) -> bool:
+    """Return whether a completion is text after text, not one that begins.
+
+    A constrained one is what the constraint allows, with no space left out.
+    """
+    return not request.prompt.HasField("conversation") or request.sampling.HasField("constraint")
 
 
 def _listing(token_ids: Sequence[int], tokenizer: Tokenizer) -> inference_pb2.TokenizeResponse:

@@ -18,6 +18,7 @@ from tests.fuzz.json_mutations import mutated_json
 from tests.fuzz.mutations import mutated_bytes
 from tests.models.builders import close_gguf, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tokenizer.sentencepiece import described, write_tokenizer
 
 from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
@@ -110,6 +111,7 @@ def tiny_files(folder: Path) -> list[Opened]:
     decoder = Decoder(config, rngs=nnx.Rngs(0))
     target = folder / "target"
     write_hf_checkpoint(decoder, target)
+    pieces = write_tokenizer(folder / "pieces", described("mistral"))
     gguf, words = folder / "tiny.gguf", folder / "words.gguf"
     write_gguf(decoder, gguf)
     _write_words(words)
@@ -151,6 +153,7 @@ def tiny_files(folder: Path) -> list[Opened]:
         Opened("gguf", gguf, _changed_head, decoded(gguf)),
         Opened("gguf tokenizer", words, mutated_bytes, words_of(words)),
         Opened("tokenizer.json", target / "tokenizer.json", _changed_json, words_of(target)),
+        Opened("pieces", pieces / "tokenizer.json", _changed_json, words_of(pieces)),
         Opened(
             "tokenizer_config.json",
             target / "tokenizer_config.json",

@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from tests.fakes.verifier import FakeVerifier, running_verifier, unix_address
 from tests.patience import PATIENCE_SECONDS
 
+from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.process import ProcessSettings
@@ -65,8 +66,14 @@ class ByteTokenizer:
             for token in (257, *message["role"][:1].encode(), *message["content"].encode())
         ]
 
+    def encode_inner(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
+
+    def text_decoder(self, *, continues: bool = False) -> Utf8Decoder:
+        return Utf8Decoder(self.token_bytes)
 
 
 @dataclass

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
 from blockdraft_server.completion import Detokenizer, StopMatcher
 
 
@@ -35,11 +36,11 @@ def test_any_chunking_gives_the_text_of_the_whole(
 ) -> None:
     data = b"".join(parts)
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    detokenizer = Detokenizer(byte_token, stops)
+    detokenizer = Detokenizer(Utf8Decoder(byte_token), stops)
     text = "".join(detokenizer.push(data[start:end]) for start, end in itertools.pairwise(edges))
     text += detokenizer.finish()
     assert (text, detokenizer.stopped) == expected_text(data, stops)
-    singly = Detokenizer(byte_token, stops)
+    singly = Detokenizer(Utf8Decoder(byte_token), stops)
     for token_id in data:
         singly.push([token_id])
     assert detokenizer.tokens == singly.tokens
@@ -47,7 +48,7 @@ def test_any_chunking_gives_the_text_of_the_whole(
 
 @given(data=st.binary(max_size=64), size=st.integers(1, 5))
 def test_invalid_bytes_become_replacement_characters(data: bytes, size: int) -> None:
-    detokenizer = Detokenizer(byte_token)
+    detokenizer = Detokenizer(Utf8Decoder(byte_token))
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
     text = "".join(map(detokenizer.push, chunks)) + detokenizer.finish()
     assert text == data.decode("utf-8", errors="replace")
@@ -55,13 +56,15 @@ def test_invalid_bytes_become_replacement_characters(data: bytes, size: int) -> 
 
 @pytest.mark.parametrize(("min_tokens", "text"), [(0, ""), (1, ""), (2, "END"), (4, "ENDEND")])
 def test_stop_sequences_wait_for_min_tokens(min_tokens: int, text: str) -> None:
-    detokenizer = Detokenizer(lambda token: b"END"[token : token + 2], ["END"], min_tokens)
+    detokenizer = Detokenizer(
+        Utf8Decoder(lambda token: b"END"[token : token + 2]), ["END"], min_tokens
+    )
     tokens = [0, 2, 0, 2, 0, 2]
     assert detokenizer.push(tokens) + detokenizer.finish() == text
 
 
 def test_text_is_released_as_soon_as_it_is_certain() -> None:
-    detokenizer = Detokenizer(byte_token, ["END"])
+    detokenizer = Detokenizer(Utf8Decoder(byte_token), ["END"])
     assert detokenizer.push(b"abcE") == "abc"
     assert detokenizer.push(b"N") == ""
     assert detokenizer.push(b"N") == "ENN"
@@ -73,19 +76,21 @@ def test_text_is_released_as_soon_as_it_is_certain() -> None:
 
 def test_a_character_split_over_tokens_appears_once_whole() -> None:
     first, *middle, last = "😀".encode()
-    detokenizer = Detokenizer(byte_token)
+    detokenizer = Detokenizer(Utf8Decoder(byte_token))
     assert detokenizer.push([first]) == ""
     assert detokenizer.push(middle) == ""
     assert detokenizer.push([last]) == "😀"
 
 
 def test_control_tokens_have_no_text() -> None:
-    detokenizer = Detokenizer(lambda token_id: b"" if token_id == 0 else byte_token(token_id))
+    detokenizer = Detokenizer(
+        Utf8Decoder(lambda token_id: b"" if token_id == 0 else byte_token(token_id))
+    )
     assert detokenizer.push([97, 0, 98]) == "ab"
 
 
 def test_of_two_stop_sequences_the_first_completed_one_ends_the_text() -> None:
-    detokenizer = Detokenizer(byte_token, ["abcd", "bc"])
+    detokenizer = Detokenizer(Utf8Decoder(byte_token), ["abcd", "bc"])
     assert detokenizer.push(b"abcd") == "a"
 
 

@@ -161,15 +161,15 @@ def test_a_constraint_reaches_the_verifier_as_a_grammar() -> None:
 
 
 class WordTokenizer(ByteTokenizer):
-    """Begins a text with BOS, and has another token for a word after a space."""
+    """Has another token for a word after a space."""
 
-    def encode(self, text: str) -> list[int]:
-        return [1, *(2 + len(word) + 100 * word.startswith(" ") for word in [text] if word)]
+    def encode_inner(self, text: str) -> list[int]:
+        return [2 + len(text) + 100 * text.startswith(" ")]
 
 
 def test_bad_words_are_forbidden_at_the_beginning_and_after_a_space() -> None:
     request = text_request(bad_words=["word"])
-    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode, {}).rules
+    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode_inner, {}).rules
     assert [list(word.token_ids) for word in rules.bad_words] == [[6], [107]]
 
 

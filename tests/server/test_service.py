@@ -19,6 +19,7 @@ from tests.server.support import (
     whole,
 )
 
+from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import invalid_argument
@@ -289,6 +290,29 @@ async def test_a_conversation_the_template_refuses_is_invalid(server: Running) -
     prompt = inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=[message]))
     error = await failure(server.stub.Tokenize(inference_pb2.TokenizeRequest(prompt=prompt)))
     assert error.field == "prompt.conversation"
+
+
+async def test_only_an_unconstrained_answer_begins_a_text(server: Running) -> None:
+    tokenizer, continued = server.app._tokenizer, list[bool]()
+    assert tokenizer is not None
+
+    def text_decoder(*, continues: bool = False) -> Utf8Decoder:
+        continued.append(continues)
+        return Utf8Decoder(tokenizer.token_bytes)
+
+    tokenizer.text_decoder = text_decoder  # type: ignore[method-assign]
+    message = inference_pb2.ChatMessage(role="user", content="x")
+    chat = inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=[message]))
+    ids = inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=[1]))
+    constraint = inference_pb2.OutputConstraint(regex="a")
+    for prompt, constrained in ((None, False), (ids, False), (chat, False), (chat, True)):
+        request = text_request(max_output_tokens=2)
+        if prompt is not None:
+            request.prompt.CopyFrom(prompt)
+        if constrained:
+            request.sampling.constraint.CopyFrom(constraint)
+        await server.stub.Generate(whole(request))
+    assert continued == [True, True, False, True]
 
 
 async def test_get_model_describes_target_and_drafter(

@@ -11,9 +11,11 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.models.tokenizer.sentencepiece import KINDS, described, write_tokenizer
 from tests.verifier.grammars import END, GRAMMARS, choice_of, text_grammar, tiny_grammars
 
 from blockdraft_models.errors import TokenizerError
+from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.grammars import compilation as grammars
 from blockdraft_verifier.grammars import compiler as module
@@ -169,3 +171,27 @@ def test_the_tokenizer_of_a_target_has_the_vocabulary_of_the_model(tmp_path: Pat
 @pytest.mark.parametrize("text", ["[stop]", "a[max_tokens=3]: b"])
 async def test_what_looks_like_an_attribute_may_be_text(text: str) -> None:
     assert not (await tiny_grammars().compile(choice_of([text, "other"]))).is_error()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["he", " he", "he  he wor é€", "▁he", "\the {"])
+def test_sentencepieces_tokens_are_the_bytes_of_the_text(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    directory = write_tokenizer(tmp_path, described(kind))
+    tokens = load_tokenizer(directory)
+    allowing = LLMatcher(tokenizer_of(str(directory), 300), choice_of([text]))
+    forced = allowing.compute_ff_tokens()
+    assert forced == tokens.encode_inner(text)
+    assert allowing.try_consume_tokens(forced) == len(forced)
+    assert allowing.is_accepting()
+    assert tokens.decode(forced, continues=True) == text
+
+
+def test_all_tokens_of_the_same_bytes_are_allowed(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(str(write_tokenizer(tmp_path, described("llama"))), 300)
+    matcher = LLMatcher(tokenizer, text_grammar(lark=r"start: / ?[{]/"))
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    vocabulary = described("llama")["model"]["vocab"]
+    expected = {vocabulary[token] for token in ("▁", "<0x20>", "{", "<0x7B>", "▁{")}
+    assert {token for token in range(320) if allowed >> token & 1} == expected

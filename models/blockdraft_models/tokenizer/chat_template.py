@@ -1,10 +1,8 @@
 """Chat templates: Jinja in a sandbox, with the control tokens of message contents disarmed."""
 
-import datetime
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tool_prompt import with_tools_in_words
@@ -27,15 +25,11 @@ class ChatTemplate:
         """Compile Jinja text, with special tokens as variables such as `bos_token`."""
         # Imported here: a process that never renders does not need Jinja.
         from jinja2 import TemplateError, meta
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from blockdraft_models.tokenizer.jinja_environment import environment_of_templates
 
         self.source = source
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
+        environment = environment_of_templates()
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
@@ -90,10 +84,11 @@ class ChatTemplate:
 
         try:
             text = self._template.render(
-                messages=disarm(messages),
+                messages=list(map(_with_thoughts, disarm(messages))),
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
-                **disarm(given),
+                # Templates tell "none" from "not there".
+                **{"tools": None, "documents": None, **disarm(given)},
             )
         except Exception as error:  # a template is code: it can raise anything
             raise TokenizerError(f"the chat template refused the messages: {error}") from error
@@ -111,6 +106,12 @@ def _check(messages: Sequence[Message]) -> None:
                 raise TokenizerError(f"{key} of message {index} is not a string")
 
 
+def _with_thoughts(message: Message) -> Message:
+    # gpt-oss' template has a name of its own for them.
+    thoughts = message.get("reasoning_content")
+    return message if thoughts is None else {"thinking": thoughts, **message}
+
+
 def _texts(value: Any) -> Iterator[str]:
     """Yield every string in a structure as JSON has it."""
     if isinstance(value, str):
@@ -125,18 +126,3 @@ def _texts(value: Any) -> Iterator[str]:
 def _unused_characters(texts: Iterable[str]) -> Iterator[str]:
     used = set().union(*texts)
     return (chr(point) for point in _PRIVATE_USE if chr(point) not in used)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().strftime(pattern)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    # Jinja's own filter escapes for HTML, which models were not trained on.
-    return json.dumps(value, ensure_ascii=False, indent=indent)

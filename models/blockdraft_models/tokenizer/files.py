@@ -85,7 +85,9 @@ def read_directory(path: Path) -> TokenizerFiles:
         raise TokenizerError(f"{path} has no tokenizer.json")
     try:
         backend = Backend.from_file(str(file))
-    except Exception as error:  # the binding raises bare Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the binding raises bare Exception, and panics with less
         raise TokenizerError(f"cannot read {file}: {_one_line(error)}") from error
     special = {
         f"{name}_token": content

@@ -1,4 +1,4 @@
-"""Text to token ids and back, for byte-level BPE models; loads neither JAX nor NumPy.
+"""Text to token ids and back, for BPE of bytes or SentencePiece's; loads neither JAX nor NumPy.
 
 Ordinary text can never become a control token: `encode` and the message contents of
 `encode_chat` are encoded with control tokens switched off, and only those written by the chat
@@ -16,6 +16,22 @@ from tokenizers import Tokenizer as Backend
 from blockdraft_models.errors import CheckpointError, TokenizerError
 from blockdraft_models.tokenizer.chat_template import ChatTemplate, Message
 from blockdraft_models.tokenizer.files import CHAR_TO_BYTE, read_directory, read_gguf
+from blockdraft_models.tokenizer.sentencepiece import (
+    SPACE,
+    UNSUPPORTED,
+    SentencePiece,
+    read_sentencepiece,
+)
+from blockdraft_models.tokenizer.text_decoder import (
+    ByteFallbackDecoder,
+    TextDecoder,
+    TokenBytes,
+    Utf8Decoder,
+)
+
+# What control tokens may take from the text beside them: white space as Unicode defines it. Python
+# counts four separators too.
+_WHITESPACE = "".join(filter(str.isspace, map(chr, (*range(0x1C), *range(0x20, 0x3001)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,10 @@ class Tokenizer:
     template: ChatTemplate | None
     _backend: Backend
     _special_pattern: re.Pattern[str]
+    _pieces: SentencePiece | None  # None for byte-level BPE
+    # Control tokens, as spelled, that take white space before or after them.
+    _taking_before: frozenset[str]
+    _taking_after: frozenset[str]
 
     @property
     def vocab_size(self) -> int:
@@ -43,32 +63,65 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode text, starting with BOS only if the model's files ask for it."""
         prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
-        return prefix + self._encode_plain(text)
+        return prefix + _encode(self._backend, text)
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+    def encode_inner(self, text: str) -> list[int]:
+        """Encode what follows other text: without BOS, and without a space that is not there.
+
+        The bytes of the tokens are those of the text, unless the model's files normalize it.
+        """
+        if self._pieces is None:
+            return _encode(self._backend, text)
+        # As text, the character would be read as a space.
+        character = self._pieces.space_character
+        first, *others = (_encode(self._pieces.inner, part) for part in text.split(SPACE))
+        return [*first, *(token for other in others for token in (*character, *other))]
+
+    def decode(
+        self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False
+    ) -> str:
         """Decode token ids; bytes that are no UTF-8 become U+FFFD.
 
-        Control tokens are left out, or spelled.
+        Control tokens are left out, or spelled. For `continues` see `text_decoder`.
         """
-        parts = []
-        for token in ids:
-            if token in self.special_token_ids and not skip_special:
-                parts.append((self._backend.id_to_token(token) or "").encode())
-            else:
-                parts.append(self.token_bytes(token))
-        return b"".join(parts).decode("utf-8", errors="replace")
+        token_bytes = self.token_bytes if skip_special else self._spelled_bytes
+        decoder = self._decoder(token_bytes, continues=continues)
+        return decoder.push(ids) + decoder.finish()
+
+    def text_decoder(self, *, continues: bool = False) -> TextDecoder:
+        """Return a decoder of tokens as they arrive, which leaves control tokens out.
+
+        Some models' texts begin with a space that is no part of them. It is one of what `continues`
+        other text.
+        """
+        return self._decoder(self.token_bytes, continues=continues)
+
+    def _decoder(self, token_bytes: TokenBytes, *, continues: bool) -> TextDecoder:
+        if self._pieces is None:
+            return Utf8Decoder(token_bytes)
+        drops_space = self._pieces.drops_space and not continues
+        return ByteFallbackDecoder(token_bytes, self._pieces.single_bytes, drops_space=drops_space)
+
+    def _spelled_bytes(self, token_id: int) -> bytes:
+        if token_id in self.special_token_ids:
+            return (self._backend.id_to_token(token_id) or "").encode()
+        return self.token_bytes(token_id)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes one token stands for.
 
         A token may end within a UTF-8 character; only the concatenation is text. Control tokens
-        and ids in the padding of the vocabulary stand for none.
+        and ids in the padding of the vocabulary stand for none. A space with which a whole text
+        would begin is there; see `text_decoder`.
         """
         if token_id < 0:
             raise TokenizerError(f"token id {token_id} is negative")
         token = self._backend.id_to_token(token_id)
         if token is None or token_id in self.special_token_ids:
             return b""
+        if self._pieces is not None:
+            single = self._pieces.single_bytes.get(token_id)
+            return single or token.replace(SPACE, " ").encode()
         try:
             return bytes(CHAR_TO_BYTE[char] for char in token)
         except KeyError:
@@ -99,22 +152,19 @@ class Tokenizer:
         )
         ids: list[int] = []
         # The pattern captures, so that odd pieces are control tokens and even ones text.
-        for index, piece in enumerate(self._special_pattern.split(text)):
+        pieces = self._special_pattern.split(text)
+        after_control = self._pieces.after_control if self._pieces else self._backend
+        for index, piece in enumerate(pieces):
             if index % 2:
                 ids.append(self.control_tokens[piece])
-            elif piece:
-                ids.extend(self._encode_plain(piece.translate(spelling)))
+                continue
+            if index and pieces[index - 1] in self._taking_after:
+                piece = piece.lstrip(_WHITESPACE)
+            if index + 1 < len(pieces) and pieces[index + 1] in self._taking_before:
+                piece = piece.rstrip(_WHITESPACE)
+            backend = after_control if index else self._backend
+            ids.extend(_encode(backend, piece.translate(spelling)))
         return ids
-
-    def _encode_plain(self, text: str) -> list[int]:
-        try:
-            # Only for batches does the binding give up the interpreter's lock, so that other
-            # threads run meanwhile; and this one leaves out offsets, which take half of the time.
-            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=False)
-        except (UnicodeEncodeError, TypeError) as error:
-            # The binding calls a string with lone surrogates no string at all.
-            raise TokenizerError("the text is not valid Unicode") from error
-        return encoding.ids
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -124,24 +174,26 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except CheckpointError as error:
         raise TokenizerError(str(error)) from error
     backend, adds_bos = files.backend, files.adds_bos
-    if type(backend.model).__name__ != "BPE" or type(backend.decoder).__name__ != "ByteLevel":
-        raise TokenizerError("only byte-level BPE tokenizers are supported")
+    if type(backend.model).__name__ != "BPE":
+        raise TokenizerError(UNSUPPORTED)
+    byte_level = type(backend.decoder).__name__ == "ByteLevel"
+    pieces = None if byte_level else read_sentencepiece(backend)
     if adds_bos is None:
         # Llama 3 says it only through its post-processor.
         bos = files.bos_token_id
         adds_bos = bos is not None and backend.encode("").ids[:1] == [bos]
-    special_ids = {
-        token.content: index
-        for index, token in backend.get_added_tokens_decoder().items()
-        if token.special
+    special = {
+        index: token for index, token in backend.get_added_tokens_decoder().items() if token.special
     }
+    special_ids = {token.content: index for index, token in special.items()}
     # Longest first: a control token may begin another. Without any, match nothing.
     longest_first = sorted(special_ids, key=len, reverse=True)
     pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
-    backend.encode_special_tokens = True  # spelled-out control tokens are ordinary text
-    for content, index in special_ids.items():
-        if index in backend.encode(content, add_special_tokens=False).ids:
-            raise TokenizerError(f"ordinary text can spell the control token {content!r}")
+    for each in (backend, pieces.inner) if pieces else (backend,):
+        each.encode_special_tokens = True  # spelled-out control tokens are ordinary text
+        for content, index in special_ids.items():
+            if index in each.encode(content, add_special_tokens=False).ids:
+                raise TokenizerError(f"ordinary text can spell the control token {content!r}")
     return Tokenizer(
         bos_token_id=files.bos_token_id,
         eos_token_ids=files.eos_token_ids,
@@ -150,5 +202,19 @@ def load_tokenizer(path: Path) -> Tokenizer:
         control_tokens=special_ids,
         _backend=backend,
         _special_pattern=re.compile(f"({pattern})"),
+        _pieces=pieces,
+        _taking_before=frozenset(token.content for token in special.values() if token.lstrip),
+        _taking_after=frozenset(token.content for token in special.values() if token.rstrip),
         template=ChatTemplate(files.template, files.special_tokens) if files.template else None,
     )
+
+
+def _encode(backend: Backend, text: str) -> list[int]:
+    try:
+        # Only for batches does the binding give up the interpreter's lock, so that other threads
+        # run meanwhile; and this one leaves out offsets, which take half of the time.
+        [encoding] = backend.encode_batch_fast([text], add_special_tokens=False)
+    except (UnicodeEncodeError, TypeError) as error:
+        # The binding calls a string with lone surrogates no string at all.
+        raise TokenizerError("the text is not valid Unicode") from error
+    return encoding.ids

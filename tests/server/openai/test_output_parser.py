@@ -71,7 +71,7 @@ def test_parts(text: str, format: OutputFormat, expected: list[tuple[str, Any]])
 
 def template(end: str) -> ChatTemplate:
     source = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}"
-    return ChatTemplate(f"{source}{end}{{% endif %}}{{{{ tools }}}}", {})
+    return ChatTemplate(f"{source}{end}{{% endif %}}{{{{ tools or '' }}}}", {})
 
 
 def test_the_template_tells_how_a_model_writes() -> None:

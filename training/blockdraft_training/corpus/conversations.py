@@ -157,7 +157,8 @@ class SelfChat:
             for completion in self._generate(requests):
                 name = completion.request.id
                 begin, _ = openings[name]
-                text = (begin + self._tokenizer.decode(completion.token_ids)).strip()
+                said = self._tokenizer.decode(completion.token_ids, continues=bool(begin))
+                text = (begin + said).strip()
                 made[name] = "" if completion.cut or REPLACEMENT in text else text
                 lines.append(json.dumps({"id": name, "turns": [made[name]]}, ensure_ascii=False))
         return made

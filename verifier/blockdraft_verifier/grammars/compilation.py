@@ -61,11 +61,10 @@ class _Vocabulary:
         self.special_token_ids = sorted(control)
         self.tokens = [control.get(token) or tokenizer.token_bytes(token) for token in range(size)]
         self._tokenizer = tokenizer
-        self._bos = len(tokenizer.encode(""))
 
     def __call__(self, text: bytes) -> list[int]:
         """Return the usual tokens of a text that may end within a character."""
-        return self._tokenizer.encode(text.decode(errors="replace"))[self._bos :]
+        return self._tokenizer.encode_inner(text.decode(errors="replace"))
 
 
 def tokenizer_of(target: str, vocab_size: int) -> LLTokenizer:

@@ -1,0 +1,74 @@
+"""From tokens to text as they arrive; whatever the chunking, the text is that of all of them."""
+
+import codecs
+from collections.abc import Callable, Container, Sequence
+
+TokenBytes = Callable[[int], bytes]
+"""Returns the bytes of a token, none for one that is left out."""
+
+
+class Utf8Decoder:
+    """Decodes tokens whose bytes are UTF-8 together; what is none becomes U+FFFD.
+
+    `push` returns the new text that is certain, and `finish` the rest.
+    """
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        """Begin a text."""
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text up to the last whole character."""
+        return self._decoder.decode(b"".join(map(self._token_bytes, token_ids)))
+
+    def finish(self) -> str:
+        """Return U+FFFD if the text ends within a character."""
+        return self._decoder.decode(b"", final=True)
+
+
+class ByteFallbackDecoder:
+    """Decodes tokens of which each is whole characters or a single byte.
+
+    Single bytes in a row are text if they are UTF-8 together; if not, each becomes U+FFFD. This is
+    what the `tokenizers` library does, so they have to wait for the token after them.
+    """
+
+    def __init__(
+        self, token_bytes: TokenBytes, single_bytes: Container[int], *, drops_space: bool
+    ) -> None:
+        """Begin a text; it may be without the space that it would begin with."""
+        self._token_bytes, self._single_bytes = token_bytes, single_bytes
+        self._drops_space = drops_space
+        self._row = b""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text up to the single bytes at its end."""
+        texts = []
+        for token_id in token_ids:
+            data = self._token_bytes(token_id)
+            if token_id in self._single_bytes:
+                self._row += data
+            elif data:
+                texts += [self._end_row(), data.decode()]
+        return self._begun("".join(texts))
+
+    def finish(self) -> str:
+        """Return the text of the single bytes at the end."""
+        return self._begun(self._end_row())
+
+    def _end_row(self) -> str:
+        row, self._row = self._row, b""
+        try:
+            return row.decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(row)
+
+    def _begun(self, text: str) -> str:
+        if text and self._drops_space:
+            self._drops_space = False
+            return text.removeprefix(" ")
+        return text
+
+
+TextDecoder = Utf8Decoder | ByteFallbackDecoder
