@@ -117,16 +117,23 @@ def reference_chain(
     weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
     table, rows = np.asarray(embedding, np.float64), np.asarray(head, np.float64)
     # Entry i holds what is known of position i and the token after it.
-    states = list(np.asarray(features, np.float64) @ weights["fc.weight"].T)
+    eps = config.decoder.rms_norm_eps
+    captured = np.asarray(features, np.float64)
+    if config.fc_norm:
+        each = np.split(captured, len(config.target_layer_ids), axis=1)
+        scales = [weights[f"fc_norm.{index}.weight"] for index in range(len(each))]
+        captured = np.hstack([rms_norm(*pair, eps) for pair in zip(each, scales, strict=True)])
+    states = list(captured @ weights["fc.weight"].T)
     following = list(tokens[1:])
     chosen: list[int] = []
     scores: list[Floats] = []
     for index in range(config.block_size - 1):
         out = _chain_layer(weights, config, table[following], np.array(states))
-        logits = rms_norm(out, weights["norm.weight"], config.decoder.rms_norm_eps) @ rows.T
+        normalized = rms_norm(out, weights["norm.weight"], eps)
+        logits = normalized @ rows.T
         chosen.append(int(draft_ids[choose(len(tokens) + index, logits)]))
         scores.append(logits)
-        states.append(out)
+        states.append(normalized if config.norm_output else out)
         following.append(chosen[-1])
     return chosen, scores
 

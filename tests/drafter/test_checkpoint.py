@@ -68,8 +68,9 @@ def kind(request: pytest.FixtureRequest) -> str:
         random_drafter(drafter_config()),
         random_drafter(drafter_config(target_fingerprint=TARGET.fingerprint, trained=True)),
         eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint),
+        eagle3_drafter(fc_norm=True, norm_output=True),
     ],
-    ids=["dflash", "of a target", "eagle3"],
+    ids=["dflash", "of a target", "eagle3", "eagle31"],
 )
 def test_what_is_saved_is_what_is_loaded(drafter: Drafter[Any], tmp_path: Path) -> None:
     loaded = load(drafter.definition.name, write_drafter(drafter, tmp_path))
@@ -214,6 +215,7 @@ ONE: list[tuple[str, dict[str, Any], str]] = [
     ("eagle3", {"eagle_config": {LAYER_IDS: [1, 4, 8]}}, "layer 8 is not in"),
     ("eagle3", {"eagle_config": [1]}, "eagle_config must be an object"),
     ("eagle3", {"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+    ("eagle3", {"fc_norm": True}, r"missing: fc_norm\.0\.weight"),
     ("eagle3", {"eagle_config": {"use_aux_hidden_state": False}}, "auxiliary"),
     ("eagle3", {"blockdraft": {"block_size": 10**9}}, "block_size must be at most"),
     ("eagle3", {"blockdraft": {"block_size": 1}}, "block_size must be at least"),

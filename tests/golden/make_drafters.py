@@ -3,11 +3,13 @@
 Speculative decoding is done here as it is published, one sequence at a time: `speculate` asks for a
 block, lets transformers' target judge it, and keeps the tokens up to the first wrong one.
 
-Run from the root of the project, after make_targets.py: python -m tests.golden.make_drafters
+Run from the root of the project, after make_targets.py, for all or for some of them:
+python -m tests.golden.make_drafters [NAME ...]
 """
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,12 @@ LEAST_CHOICE_MARGIN = 0.003
 # Few texts, so that a drafter learns most of them in few steps.
 TEXTS, LENGTH, STEPS, BATCH = 24, 56, 900, 24
 
-DFLASH, EAGLE3 = (
-    json.loads((DRAFTERS / name / "config.json").read_text()) for name in ("dflash", "eagle3")
-)
 EAGLE3_STEPS = 4
+
+
+def published(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((DRAFTERS / name / "config.json").read_text())
+    return config
 
 
 class Target:
@@ -165,10 +169,10 @@ def layer(
     return {f"{name}.{part}.weight": _random(*shape) for part, shape in shapes.items()}
 
 
-def make_dflash() -> None:
-    torch.manual_seed(1)
-    name = "qwen3"
-    target = Target(name, DFLASH["dflash_config"]["target_layer_ids"])
+def make_dflash(drafter: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    name, config = "qwen3", published(drafter)
+    target = Target(name, config["dflash_config"]["target_layer_ids"])
     weights = {
         "fc.weight": _random(32, 64),
         "hidden_norm.weight": _random(32),
@@ -178,10 +182,10 @@ def make_dflash() -> None:
         norms = ("input_layernorm", "post_attention_layernorm")
         weights |= layer(f"layers.{number}", norms, 32, ("q_norm", "k_norm"))
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
-    features, block = target(texts)[1], DFLASH["block_size"]
+    features, block = target(texts)[1], config["block_size"]
 
     def logits(weights: dict[str, Any], features: Any, anchors: Any) -> Any:
-        return draft_logits(weights, DFLASH, target.embedding, target.head, features, anchors)
+        return draft_logits(weights, config, target.embedding, target.head, features, anchors)
 
     def loss() -> Any:
         rows = torch.randint(0, len(texts), (BATCH,))
@@ -198,18 +202,18 @@ def make_dflash() -> None:
 
         return speculate(target, prompt, draft, range(VOCAB))
 
-    save("dflash", name, DFLASH, weights, texts[:, :PROMPT].tolist(), run)
+    save(drafter, name, config, weights, texts[:, :PROMPT].tolist(), run)
 
 
-def make_eagle3() -> None:
-    torch.manual_seed(2)
-    name = "llama-untied-llama3-sharded"
+def make_eagle3(drafter: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    name, config = "llama-untied-llama3-sharded", published(drafter)
     # What enters layers 2, 7 // 2 and 7 - 3: the outputs of the layers before.
     target = Target(name, [1, 2, 3])
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
     features = target(texts)[1]
     frequent = texts[:, PROMPT:].flatten().bincount(minlength=VOCAB).argsort(descending=True)
-    ids = frequent[: EAGLE3["draft_vocab_size"]].sort().values
+    ids = frequent[: config["draft_vocab_size"]].sort().values
     weights = {
         "fc.weight": _random(32, 96),
         "norm.weight": _random(32),
@@ -218,12 +222,14 @@ def make_eagle3() -> None:
         "t2d": torch.isin(torch.arange(VOCAB), ids),
     }
     weights |= layer("midlayer", ("input_layernorm", "hidden_norm", "post_attention_layernorm"), 64)
+    if config.get("fc_norm"):
+        weights |= {f"fc_norm.{index}.weight": _random(32) for index in range(3)}
     rank = torch.full((VOCAB,), -100)  # the label that cross_entropy leaves out
     rank[ids] = torch.arange(len(ids))
 
     def logits(weights: dict[str, Any], features: Any, tokens: Any, teacher: Any = None) -> Any:
         return chain_logits(
-            weights, EAGLE3, target.embedding, features, tokens, EAGLE3_STEPS, teacher
+            weights, config, target.embedding, features, tokens, EAGLE3_STEPS, teacher
         )
 
     def loss() -> Any:
@@ -241,10 +247,15 @@ def make_eagle3() -> None:
 
         return speculate(target, prompt, draft, ids)
 
-    save("eagle3", name, EAGLE3, weights, texts[:, :PROMPT].tolist(), run)
+    save(drafter, name, config, weights, texts[:, :PROMPT].tolist(), run)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    make_dflash()
-    make_eagle3()
+    makers = {
+        "dflash": lambda: make_dflash("dflash", 1),
+        "eagle3": lambda: make_eagle3("eagle3", 2),
+        "eagle31": lambda: make_eagle3("eagle31", 3),
+    }
+    for chosen in sys.argv[1:] or makers:
+        makers[chosen]()
