@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.drafter.builders import (
+    DFLASH2,
     HIDDEN,
     TARGET,
     VOCAB,
@@ -69,8 +70,9 @@ def kind(request: pytest.FixtureRequest) -> str:
         random_drafter(drafter_config(target_fingerprint=TARGET.fingerprint, trained=True)),
         eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint),
         eagle3_drafter(fc_norm=True, norm_output=True),
+        random_drafter(drafter_config(**DFLASH2)),
     ],
-    ids=["dflash", "of a target", "eagle3", "eagle31"],
+    ids=["dflash", "of a target", "eagle3", "eagle31", "dflash2"],
 )
 def test_what_is_saved_is_what_is_loaded(drafter: Drafter[Any], tmp_path: Path) -> None:
     loaded = load(drafter.definition.name, write_drafter(drafter, tmp_path))
@@ -207,6 +209,9 @@ ONE: list[tuple[str, dict[str, Any], str]] = [
     ("dflash", {"block_size": 10**9}, "block_size must be at most"),
     ("dflash", {"num_hidden_layers": 10**12}, "num_layers must be at most"),
     ("dflash", {"use_swa": True}, "use_swa"),
+    ("dflash", {"conv_group_size": 8}, r"missing: layers\.0\.attention_conv\.base_kernel"),
+    ("dflash", {"conv_group_size": "8"}, "attention_conv"),
+    ("dflash", {"conv_group_size": [8]}, "int"),
     ("dflash", {"markov_head_type": "gated"}, "markov_head_type of 'gated'"),
     ("dflash", {"markov_rank": -1}, "markov_rank -1"),
     ("dflash", {"markov_rank": 5}, "markov_head.markov_w1.weight is"),

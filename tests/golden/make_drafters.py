@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tests.golden import torch_dflash, torch_dflash2
 from tests.golden.make_targets import TARGETS, VOCAB
-from tests.golden.torch_dflash import draft_logits
 from tests.golden.torch_eagle3 import chain_logits
 from transformers import AutoModelForCausalLM
 
@@ -169,7 +169,19 @@ def layer(
     return {f"{name}.{part}.weight": _random(*shape) for part, shape in shapes.items()}
 
 
-def make_dflash(drafter: str, seed: int) -> None:
+Scores = Callable[..., Any]
+"""Weights, configuration, embedding, head, features, anchors and perhaps the true tokens -> logits
+of each draft."""
+
+
+def make_dflash(
+    drafter: str,
+    seed: int,
+    added: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: {},
+    logits: Scores = torch_dflash.draft_logits,
+    scores: Scores | None = None,
+) -> None:
+    """A kind of DFlash with `added` weights, whose `scores` may be of drafts one after another."""
     torch.manual_seed(seed)
     name, config = "qwen3", published(drafter)
     target = Target(name, config["dflash_config"]["target_layer_ids"])
@@ -181,28 +193,48 @@ def make_dflash(drafter: str, seed: int) -> None:
     for number in range(2):
         norms = ("input_layernorm", "post_attention_layernorm")
         weights |= layer(f"layers.{number}", norms, 32, ("q_norm", "k_norm"))
+    weights |= added(config)
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
-    features, block = target(texts)[1], config["block_size"]
-
-    def logits(weights: dict[str, Any], features: Any, anchors: Any) -> Any:
-        return draft_logits(weights, config, target.embedding, target.head, features, anchors)
+    features = target(texts)[1]
+    block = config.get("block_size") or config["dflash_config"]["block_size"]
+    parts = config, target.embedding, target.head
 
     def loss() -> Any:
         rows = torch.randint(0, len(texts), (BATCH,))
         at = int(torch.randint(PROMPT, LENGTH - block, ()))
-        scores = logits(weights, features[rows, :at], texts[rows, at])
+        known = features[rows, :at], texts[rows, at]
         labels = texts[rows, at + 1 : at + block]
-        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+        made = [logits(weights, *parts, *known)]
+        if scores is not None:
+            made.append(scores(weights, *parts, *known, labels))
+        return sum(
+            torch.nn.functional.cross_entropy(each.flatten(0, 1), labels.flatten()) for each in made
+        )
 
     train(weights, loss)
 
     def run(loaded: dict[str, Any], prompt: list[int]) -> dict[str, Any] | None:
         def draft(features: Any, tokens: Any) -> Any:
-            return logits(loaded, features, tokens[:, -1])
+            return (scores or logits)(loaded, *parts, features, tokens[:, -1])
 
         return speculate(target, prompt, draft, range(VOCAB))
 
     save(drafter, name, config, weights, texts[:, :PROMPT].tolist(), run)
+
+
+def dflash2_weights(config: dict[str, Any]) -> dict[str, Any]:
+    own = config["dflash_config"]
+    rank, corrections = own["selector_rank"], 4 * 32 // own["conv_group_size"]
+    names = [f"layers.{n}.{part}_conv" for n in range(2) for part in ("attention", "mlp")]
+    # Near the identity, where published training starts.
+    identity = torch.tensor([1.0, 0.0])[None, :, None]
+    return {
+        **{f"{name}.base_kernel": identity + 0.2 * torch.randn(2, 2, 32) for name in names},
+        **{f"{name}.kernel_projection.weight": 0.2 * _random(corrections, 32) for name in names},
+        "candidate_selector.hidden_projection.weight": _random(rank, 32),
+        "candidate_selector.predecessor_codebook": _random(VOCAB, rank),
+        "candidate_selector.successor_codebook": _random(VOCAB, rank),
+    }
 
 
 def make_eagle3(drafter: str, seed: int) -> None:
@@ -254,6 +286,13 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     makers = {
         "dflash": lambda: make_dflash("dflash", 1),
+        "dflash2": lambda: make_dflash(
+            "dflash2",
+            4,
+            dflash2_weights,
+            torch_dflash2.draft_logits,
+            torch_dflash2.draft_scores,
+        ),
         "eagle3": lambda: make_eagle3("eagle3", 2),
         "eagle31": lambda: make_eagle3("eagle31", 3),
     }

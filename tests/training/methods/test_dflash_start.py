@@ -126,6 +126,12 @@ def test_the_target_stays_as_it_is_and_must_have_the_shape() -> None:
         RECIPE.from_target(wide, decoder)
 
 
+def test_what_dflash2_adds_is_not_trained() -> None:
+    newer = random_drafter(drafter_config(conv_group_size=8))
+    with pytest.raises(TrainingError, match="DFlash 2, which cannot be trained"):
+        RECIPE.from_drafter(newer.model.config, newer, None)
+
+
 def test_a_markov_head_moves_to_another_vocabulary() -> None:
     config = drafter_config(markov_rank=3, draft_vocab_size=len(OLD))
     earlier = replace(random_drafter(config), draft_ids=OLD)
