@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tests.golden import torch_dflash, torch_dflash2
+from tests.golden import torch_dflash, torch_dflash2, torch_dspark
 from tests.golden.make_targets import TARGETS, VOCAB
 from tests.golden.torch_eagle3 import chain_logits
 from transformers import AutoModelForCausalLM
@@ -180,11 +180,15 @@ def make_dflash(
     added: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: {},
     logits: Scores = torch_dflash.draft_logits,
     scores: Scores | None = None,
+    copies: bool = False,
 ) -> None:
-    """A kind of DFlash with `added` weights, whose `scores` may be of drafts one after another."""
+    """A kind of DFlash with `added` weights, whose `scores` may be of drafts one after another.
+
+    It may be published with `copies` of the target's embedding and head.
+    """
     torch.manual_seed(seed)
     name, config = "qwen3", published(drafter)
-    target = Target(name, config["dflash_config"]["target_layer_ids"])
+    target = Target(name, config.get("dflash_config", config)["target_layer_ids"])
     weights = {
         "fc.weight": _random(32, 64),
         "hidden_norm.weight": _random(32),
@@ -203,8 +207,8 @@ def make_dflash(
         rows = torch.randint(0, len(texts), (BATCH,))
         at = int(torch.randint(PROMPT, LENGTH - block, ()))
         known = features[rows, :at], texts[rows, at]
-        labels = texts[rows, at + 1 : at + block]
         made = [logits(weights, *parts, *known)]
+        labels = texts[rows, at + 1 : at + 1 + made[0].shape[1]]
         if scores is not None:
             made.append(scores(weights, *parts, *known, labels))
         return sum(
@@ -212,6 +216,9 @@ def make_dflash(
         )
 
     train(weights, loss)
+    if copies:
+        weights["embed_tokens.weight"] = target.embedding.clone()
+        weights["lm_head.weight"] = target.head.clone()
 
     def run(loaded: dict[str, Any], prompt: list[int]) -> dict[str, Any] | None:
         def draft(features: Any, tokens: Any) -> Any:
@@ -234,6 +241,16 @@ def dflash2_weights(config: dict[str, Any]) -> dict[str, Any]:
         "candidate_selector.hidden_projection.weight": _random(rank, 32),
         "candidate_selector.predecessor_codebook": _random(VOCAB, rank),
         "candidate_selector.successor_codebook": _random(VOCAB, rank),
+    }
+
+
+def dspark_weights(config: dict[str, Any]) -> dict[str, Any]:
+    rank = config["markov_rank"]
+    return {
+        "markov_head.markov_w1.weight": _random(VOCAB, rank),
+        "markov_head.markov_w2.weight": _random(VOCAB, rank),
+        "confidence_head.proj.weight": _random(1, 32 + rank),
+        "confidence_head.proj.bias": torch.zeros(1),
     }
 
 
@@ -292,6 +309,14 @@ if __name__ == "__main__":
             dflash2_weights,
             torch_dflash2.draft_logits,
             torch_dflash2.draft_scores,
+        ),
+        "dspark": lambda: make_dflash(
+            "dspark",
+            5,
+            dspark_weights,
+            torch_dspark.draft_logits,
+            torch_dspark.draft_scores,
+            copies=True,
         ),
         "eagle3": lambda: make_eagle3("eagle3", 2),
         "eagle31": lambda: make_eagle3("eagle31", 3),

@@ -40,14 +40,13 @@ def block_hidden(
 
     `around` gives what is done before and after a sublayer, by its normalized input.
     """
-    own_config = config["dflash_config"]
+    own_config = config.get("dflash_config", config)
     eps, block = config["rms_norm_eps"], config.get("block_size") or own_config["block_size"]
     head_dim = config["head_dim"]
     theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
     context = features.shape[1]
     positions = torch.arange(context + block)
-    mask = own_config.get("mask_token_id") or config["mask_token_id"]
-    masks = torch.full((anchors.shape[0], block - 1), mask)
+    masks = torch.full((anchors.shape[0], block - 1), own_config["mask_token_id"])
     x = embedding[torch.cat([anchors[:, None], masks], 1)]
     ctx = rms_norm(features @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
     for layer, kind in enumerate(config["layer_types"]):

@@ -1,6 +1,7 @@
 """The shape of a DFlash drafter, and how it is published.
 
-Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers.
+Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers. Those
+of DSpark, in which the anchor drafts too, are read as well.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ _UNSUPPORTED = (
     "projector_type",
     "use_swa",
 )
+_DSPARK = "dspark"  # in the architecture's name, and the projector_type of SpecForge
 # Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
 _MARKOV_HEAD_TYPE = "vanilla"
 # Of DFlash 2, with the type and the value without it.
@@ -157,7 +159,7 @@ class DFlashConfig(DraftConfig):
         nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
         for key, value in {**config, **nested}.items():
             unknown = key.startswith(_DFLASH2_PREFIXES) and key not in _DFLASH2_KEYS
-            if value and (key in _UNSUPPORTED or unknown):
+            if value and (key in _UNSUPPORTED or unknown) and value != _DSPARK:
                 raise ValueError(f"drafters with {key} are not supported")
         # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
         of_windows = ("sliding_window", "use_sliding_window", "layer_types")
@@ -166,7 +168,9 @@ class DFlashConfig(DraftConfig):
         window, layer_types = _attention_pattern(config, decoder.num_layers)
         anywhere = {**nested, **config}
         dflash2 = _dflash2_fields(anywhere)
-        shifted = bool(anywhere.get("sample_from_anchor", False))
+        # Publishers of DSpark do not say so, but for speculators.
+        named = str([config.get("architectures"), nested.get("projector_type")]).lower()
+        shifted = bool(anywhere.get("sample_from_anchor", _DSPARK in named))
         # Some spell the full vocabulary out.
         draft_vocab = anywhere.get("draft_vocab_size")
         if draft_vocab == config.get("vocab_size"):

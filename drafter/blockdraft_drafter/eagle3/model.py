@@ -234,5 +234,5 @@ def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
 
 
 EAGLE3: MethodDefinition[Eagle3] = MethodDefinition(
-    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Programs, reads_tokens=True, own_matrices=True
+    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Programs, reads_tokens=True, separate_head=True
 )

@@ -120,6 +120,23 @@ def test_reads_a_published_configuration_of_dflash2() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        # As DeepSpec and SpecForge publish it: the anchor drafts too, though nothing says so.
+        ({"architectures": ["Qwen3DSparkModel"], "dflash_config": None, **NESTED}, 8),
+        ({"architectures": ["DSparkDraftModel"]}, 8),
+        ({"dflash_config": {**NESTED, "projector_type": "dspark"}}, 8),
+        ({"architectures": ["Qwen3DSparkModel"], "sample_from_anchor": False}, 7),
+        ({"markov_rank": 4}, 7),
+    ],
+)
+def test_in_dspark_the_anchor_drafts(changes: dict[str, Any], size: int) -> None:
+    config = read(block_size=7, **changes)
+    assert (config.block_inputs, config.block_size) == (7, size)
+    assert read_dflash(config.to_hf()) == config
+
+
+@pytest.mark.parametrize(
     ("changes", "field", "value"),
     [
         ({"block_size": None, "dflash_config": {**NESTED, "block_size": 8}}, "block_size", 8),

@@ -341,6 +341,28 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
         raw.check(draft, features[:stop], 5)
 
 
+def test_matrices_of_its_own_take_the_place_of_the_targets() -> None:
+    config, (mine, theirs) = (
+        drafter_config(markov_rank=3),
+        (target_parts(5, tied=False), target_parts()),
+    )
+    assert mine.head is not None
+    embedding, head = np.asarray(mine.embedding), np.asarray(mine.head)
+    drafter = random_drafter(config)
+    copies = dataclasses.replace(drafter, embedding=np.asarray(theirs.embedding))
+    own = dataclasses.replace(drafter, embedding=embedding, head=head)
+    methods = [
+        make_method(*pair)
+        for pair in ((drafter, mine), (own, theirs), (drafter, theirs), (copies, theirs))
+    ]
+    features = np.random.default_rng(1).standard_normal((20, config.feature_width))
+    row = DraftRow(0, 0, features.astype(np.float32), 5, 3)
+    drafts = [method.step([row]) for method in methods]
+    assert drafts[0] == drafts[1] != drafts[2] == drafts[3]
+    # A copy is not held a second time.
+    assert methods[3]._weights.target.embedding is theirs.embedding
+
+
 def test_bfloat16_models_keep_a_float32_cache_on_cpu() -> None:
     config = drafter_config(markov_rank=3)
     exact = random_drafter(config)

@@ -209,6 +209,8 @@ def refuse_untrainable(drafter: Drafter[DFlash], name: object) -> None:
     """Raise TrainingError if a drafter has parts that training knows nothing of."""
     if drafter.model.config.is_dflash2:
         raise TrainingError(f"{name} is DFlash 2, which cannot be trained here")
+    if drafter.embedding is not None or drafter.head is not None:
+        raise TrainingError(f"{name} has an embedding or a head of its own")
 
 
 def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
