@@ -210,17 +210,6 @@ def test_sampled_drafts_equal_the_reference(
     assert different > 5, "Gumbel noise should matter"
 
 
-def test_new_convolutions_and_a_new_selector_change_nothing() -> None:
-    drafts = []
-    for added in ({}, {"conv_group_size": 16, "selector_rank": 4, "selector_top_k": 5}):
-        model = DFlash(drafter_config(block_size=8, **added), rngs=nnx.Rngs(0))
-        method = make_method(Drafter(DFLASH, model, "0" * 16), target_parts())
-        width = method.spec.feature_width
-        features = np.random.default_rng(6).standard_normal((9, width)).astype(np.float32)
-        drafts += method.step([DraftRow(0, 0, features, 5, 7)])
-    assert drafts[0] == drafts[1]
-
-
 @pytest.mark.parametrize(
     ("architecture", "seed"), [*(("published", seed) for seed in range(4)), ("dflash2", 0)]
 )
@@ -339,28 +328,6 @@ def test_projected_features_give_the_same_drafts(architecture: str) -> None:
     for start, stop, wanted in ((0, 9, 3), (9, 9, 2), (9, 40, 3)):
         (draft,) = method.step([DraftRow(1, start, projected[start:stop], 5, wanted)])
         raw.check(draft, features[:stop], 5)
-
-
-def test_matrices_of_its_own_take_the_place_of_the_targets() -> None:
-    config, (mine, theirs) = (
-        drafter_config(markov_rank=3),
-        (target_parts(5, tied=False), target_parts()),
-    )
-    assert mine.head is not None
-    embedding, head = np.asarray(mine.embedding), np.asarray(mine.head)
-    drafter = random_drafter(config)
-    copies = dataclasses.replace(drafter, embedding=np.asarray(theirs.embedding))
-    own = dataclasses.replace(drafter, embedding=embedding, head=head)
-    methods = [
-        make_method(*pair)
-        for pair in ((drafter, mine), (own, theirs), (drafter, theirs), (copies, theirs))
-    ]
-    features = np.random.default_rng(1).standard_normal((20, config.feature_width))
-    row = DraftRow(0, 0, features.astype(np.float32), 5, 3)
-    drafts = [method.step([row]) for method in methods]
-    assert drafts[0] == drafts[1] != drafts[2] == drafts[3]
-    # A copy is not held a second time.
-    assert methods[3]._weights.target.embedding is theirs.embedding
 
 
 def test_bfloat16_models_keep_a_float32_cache_on_cpu() -> None:
