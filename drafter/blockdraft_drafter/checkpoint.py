@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,10 +58,9 @@ def load_drafter(
         if len(names) < len(stored):
             twice = min(name for name in names if name in stored and _PREFIX + name in stored)
             raise CheckpointError(f"{path} holds tensors twice, also as {_PREFIX}*: {twice}")
-        _check_tensors(path, method, config, {name: stored[names[name]] for name in names})
+        _check_tensors(path, config, {name: stored[names[name]] for name in names})
         wanted = [tensor.name for tensor in config.tensors()]
-        if method.own_matrices:
-            wanted += [name for name in (_EMBEDDING, _HEAD) if name in names]
+        wanted += [name for name in (_EMBEDDING, _HEAD) if name in names]
         weights.check_floats(names[name] for name in wanted)
         draft_ids = None
         if config.draft_vocab_size is not None:
@@ -176,7 +174,6 @@ def _check_fits(config: DraftConfig, target: Checkpoint) -> None:
 
 def _check_tensors(
     path: Path,
-    method: MethodDefinition[Any],
     config: DraftConfig,
     found: Mapping[str, tuple[int, ...]],
 ) -> None:
@@ -185,10 +182,9 @@ def _check_tensors(
     draft_vocab = config.draft_vocab_size or vocab
     if config.draft_vocab_size is not None:
         expected[DRAFT_TO_TARGET] = (draft_vocab,)
-    if method.own_matrices:
-        # The target's take their place where they are absent.
-        for name, shape in ((_EMBEDDING, (vocab, hidden)), (_HEAD, (draft_vocab, hidden))):
-            if name in found:
-                expected[name] = shape
+    # The target's take their place where they are absent.
+    for name, shape in ((_EMBEDDING, (vocab, hidden)), (_HEAD, (draft_vocab, hidden))):
+        if name in found:
+            expected[name] = shape
     kept = {name: shape for name, shape in found.items() if not config.ignores(name)}
     check_tensors(path, expected, kept)

@@ -262,6 +262,7 @@ def describe_projection(projection: "FeatureProjection") -> drafter_pb2.FeatureP
         input_width=projection.input_width,
         dtype=data_type(projection.weight.dtype),
         norm_epsilon=None if projection.scale is None else projection.eps,
+        input_norm_epsilon=None if projection.input_scale is None else projection.eps,
         fingerprint=projection.fingerprint(),
     )
 
@@ -270,7 +271,7 @@ def projection_pieces(
     projection: "FeatureProjection",
 ) -> Iterator[drafter_pb2.FetchProjectionResponse]:
     """Yield the arrays of a projection, piece by piece."""
-    for array in (projection.weight, projection.scale):
+    for array in projection.arrays():
         if array is not None:
             elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             for start in range(0, elements.size, _PIECE_BYTES):

@@ -46,6 +46,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+DFLASH2: dict[str, Any] = {
+    "layer_types": ("sliding_attention",) * 2,
+    "sliding_window": 6,
+    "conv_group_size": 16,
+    "selector_rank": 3,
+    "selector_top_k": 16,
+    "output_multiplier": 1.5,
+    "final_logit_softcapping": 4.0,
+}
+"""Everything that a DFlash 2 drafter may have."""
+
+
 def drafter_config(**overrides: Any) -> DFlashConfig:
     """A two-layer drafter for TARGET with 3 features and a block of 4."""
     config = DFlashConfig.default_for(TARGET.config, block_size=4, num_features=3)
@@ -93,10 +105,11 @@ def _random(
 ) -> Drafter[Any]:
     arrays = published_arrays(method.module(config, rngs=nnx.Rngs(seed)))
     for name, array in arrays.items():
-        if array.ndim == 1:
+        if array.ndim != 2:
             arrays[name] = array + 0.3 * noise.standard_normal(array.shape).astype(np.float32)
-        elif not array.any():
-            arrays[name] = noise.standard_normal(array.shape).astype(np.float32)
+        elif not array.any() or "codebook" in name:
+            size = 0.1 if "kernel_projection" in name else 1.0
+            arrays[name] = size * noise.standard_normal(array.shape).astype(np.float32)
     model = build(method, config, arrays, dtype=jnp.float32)
     return Drafter(method, model, fingerprint(config, arrays))
 

@@ -64,6 +64,8 @@ def reference_draft(
     for layer in range(decoder.num_layers):
         name = f"layers.{layer}."
         h = rms_norm(x, weights[name + "input_layernorm.weight"], eps)
+        of_attention = kernels(h, weights, name + "attention_conv.", config.conv_group_size)
+        h = convolve(h, of_attention[0])
         both = np.concatenate([context, h])
         q = heads(h, weights, name + "self_attn.q_proj", decoder.num_heads)
         k = heads(both, weights, name + "self_attn.k_proj", decoder.num_kv_heads)
@@ -75,18 +77,64 @@ def reference_draft(
         window = config.sliding_window if sliding else None
         attended = attend(q, k, v, window=window, is_causal=config.is_causal)
         out = attended.reshape(block_size, -1) @ weights[name + "self_attn.o_proj.weight"].T
-        x = x + out + weights.get(name + "self_attn.o_proj.bias", 0.0)
+        out = out + weights.get(name + "self_attn.o_proj.bias", 0.0)
+        x = x + convolve(out, of_attention[1])
         h = rms_norm(x, weights[name + "post_attention_layernorm.weight"], eps)
-        x = x + mlp(h, weights, name)
+        of_mlp = kernels(h, weights, name + "mlp_conv.", config.conv_group_size)
+        x = x + convolve(mlp(convolve(h, of_mlp[0]), weights, name), of_mlp[1])
     hidden = rms_norm(x, weights["norm.weight"], eps)[-drafted:]
     logits = hidden @ (table if head is None else np.asarray(head, np.float64)).T
+    logits *= config.output_multiplier
+    if config.final_logit_softcapping:
+        logits = np.tanh(logits / config.final_logit_softcapping) * config.final_logit_softcapping
     chosen = [anchor]
     for index, scores in enumerate(logits):
         if config.markov_rank:
             by_previous = weights["markov_head.markov_w1.weight"][chosen[-1]]
             scores += weights["markov_head.markov_w2.weight"] @ by_previous
+        if config.selector_rank:
+            scores = selected(weights, config, hidden[index], scores, chosen[-1])
         chosen.append(choose(context_length + 1 + index, scores))
     return np.array(chosen[1:]), logits
+
+
+def kernels(
+    h: Floats, weights: Mapping[str, Floats], name: str, group_size: int
+) -> tuple[Floats, Floats]:
+    """Return the kernels before and after a sublayer, each [taps, tokens, hidden]."""
+    identity = np.stack([np.ones_like(h), np.zeros_like(h)])
+    if not group_size:
+        return identity, identity
+    found = np.zeros((2, 2, *h.shape))
+    groups = h.shape[1] // group_size
+    for side in range(2):
+        for tap in range(2):
+            for channel in range(h.shape[1]):
+                row = (2 * side + tap) * groups + channel // group_size
+                correction = h @ weights[name + "kernel_projection.weight"][row]
+                base = weights[name + "base_kernel"][side, tap, channel]
+                found[side, tap, :, channel] = base + correction
+    return found[0], found[1]
+
+
+def convolve(x: Floats, kernel: Floats) -> Floats:
+    """Add to each position what comes from the one before it; before the first are zeros."""
+    result: Floats = kernel[0] * x
+    result[1:] += kernel[1, 1:] * x[:-1]
+    return result
+
+
+def selected(
+    weights: Mapping[str, Floats], config: DFlashConfig, hidden: Floats, logits: Floats, before: int
+) -> Floats:
+    """Return the scores of the likeliest tokens after a token, and -inf for all others."""
+    gate = weights["candidate_selector.hidden_projection.weight"] @ hidden
+    gate = gate * weights["candidate_selector.predecessor_codebook"][before]
+    scores = np.full_like(logits, -np.inf)
+    for token in np.argsort(-logits)[: config.selector_top_k]:
+        pair = gate @ weights["candidate_selector.successor_codebook"][token]
+        scores[token] = logits[token] + pair
+    return scores
 
 
 def reference_chain(
@@ -117,16 +165,23 @@ def reference_chain(
     weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
     table, rows = np.asarray(embedding, np.float64), np.asarray(head, np.float64)
     # Entry i holds what is known of position i and the token after it.
-    states = list(np.asarray(features, np.float64) @ weights["fc.weight"].T)
+    eps = config.decoder.rms_norm_eps
+    captured = np.asarray(features, np.float64)
+    if config.fc_norm:
+        each = np.split(captured, len(config.target_layer_ids), axis=1)
+        scales = [weights[f"fc_norm.{index}.weight"] for index in range(len(each))]
+        captured = np.hstack([rms_norm(*pair, eps) for pair in zip(each, scales, strict=True)])
+    states = list(captured @ weights["fc.weight"].T)
     following = list(tokens[1:])
     chosen: list[int] = []
     scores: list[Floats] = []
     for index in range(config.block_size - 1):
         out = _chain_layer(weights, config, table[following], np.array(states))
-        logits = rms_norm(out, weights["norm.weight"], config.decoder.rms_norm_eps) @ rows.T
+        normalized = rms_norm(out, weights["norm.weight"], eps)
+        logits = normalized @ rows.T
         chosen.append(int(draft_ids[choose(len(tokens) + index, logits)]))
         scores.append(logits)
-        states.append(out)
+        states.append(normalized if config.norm_output else out)
         following.append(chosen[-1])
     return chosen, scores
 

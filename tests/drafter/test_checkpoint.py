@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.drafter.builders import (
+    DFLASH2,
     HIDDEN,
     TARGET,
     VOCAB,
@@ -68,8 +69,10 @@ def kind(request: pytest.FixtureRequest) -> str:
         random_drafter(drafter_config()),
         random_drafter(drafter_config(target_fingerprint=TARGET.fingerprint, trained=True)),
         eagle3_drafter(norm_before_residual=True, target_fingerprint=TARGET.fingerprint),
+        eagle3_drafter(fc_norm=True, norm_output=True),
+        random_drafter(drafter_config(**DFLASH2)),
     ],
-    ids=["dflash", "of a target", "eagle3"],
+    ids=["dflash", "of a target", "eagle3", "eagle31", "dflash2"],
 )
 def test_what_is_saved_is_what_is_loaded(drafter: Drafter[Any], tmp_path: Path) -> None:
     loaded = load(drafter.definition.name, write_drafter(drafter, tmp_path))
@@ -104,12 +107,11 @@ def test_every_weight_counts(kind: str, tmp_path: Path) -> None:
     for name, tensor in tensors.items():
         tensor.flat[-1] = np.nextafter(tensor.flat[-1], np.float32(np.inf))
         changes.append({name: tensor})
-    if kind == "eagle3":
-        changes += [
-            {"lm_head.weight": np.full((24, HIDDEN), 0.5, np.float32)},
-            {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.5, np.float32)},
-            {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.25, np.float32)},
-        ]
+    changes += [
+        {"lm_head.weight": np.full((24, HIDDEN), 0.5, np.float32)},
+        {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.5, np.float32)},
+        {"embed_tokens.weight": np.full((VOCAB, HIDDEN), 0.25, np.float32)},
+    ]
     found = {load(kind, write(kind, tmp_path, each), jnp.bfloat16).fingerprint for each in changes}
     assert len(found) == len(changes)
 
@@ -206,6 +208,9 @@ ONE: list[tuple[str, dict[str, Any], str]] = [
     ("dflash", {"block_size": 10**9}, "block_size must be at most"),
     ("dflash", {"num_hidden_layers": 10**12}, "num_layers must be at most"),
     ("dflash", {"use_swa": True}, "use_swa"),
+    ("dflash", {"conv_group_size": 8}, r"missing: layers\.0\.attention_conv\.base_kernel"),
+    ("dflash", {"conv_group_size": "8"}, "attention_conv"),
+    ("dflash", {"conv_group_size": [8]}, "int"),
     ("dflash", {"markov_head_type": "gated"}, "markov_head_type of 'gated'"),
     ("dflash", {"markov_rank": -1}, "markov_rank -1"),
     ("dflash", {"markov_rank": 5}, "markov_head.markov_w1.weight is"),
@@ -214,6 +219,7 @@ ONE: list[tuple[str, dict[str, Any], str]] = [
     ("eagle3", {"eagle_config": {LAYER_IDS: [1, 4, 8]}}, "layer 8 is not in"),
     ("eagle3", {"eagle_config": [1]}, "eagle_config must be an object"),
     ("eagle3", {"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+    ("eagle3", {"fc_norm": True}, r"missing: fc_norm\.0\.weight"),
     ("eagle3", {"eagle_config": {"use_aux_hidden_state": False}}, "auxiliary"),
     ("eagle3", {"blockdraft": {"block_size": 10**9}}, "block_size must be at most"),
     ("eagle3", {"blockdraft": {"block_size": 1}}, "block_size must be at least"),
@@ -261,10 +267,11 @@ def test_wrong_tensors_are_named(kind: str, tmp_path: Path) -> None:
             load(kind, path)
 
 
-def test_a_dflash_drafter_brings_no_embedding(tmp_path: Path) -> None:
-    path = write("dflash", tmp_path, {"embed_tokens.weight": np.zeros((2, 2), np.float32)})
-    with refused(r"unexpected: embed_tokens\.weight", path):
-        load("dflash", path)
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
+def test_matrices_of_its_own_must_fit(kind: str, name: str, tmp_path: Path) -> None:
+    path = write(kind, tmp_path, {name: np.zeros((2, 2), np.float32)})
+    with refused(rf"{name} is \(2, 2\), expected", path):
+        load(kind, path)
 
 
 def test_files_that_lie(kind: str, tmp_path: Path) -> None:

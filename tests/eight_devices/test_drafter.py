@@ -60,13 +60,17 @@ def target_parts(config: DecoderConfig) -> EmbeddingAndHead:
     )
 
 
-def dflash(target: DecoderConfig, placement: Placement | None) -> CompiledMethod:
+def dflash(
+    target: DecoderConfig, placement: Placement | None, embedding: Any = None, **added: Any
+) -> CompiledMethod:
     config = replace(
         DFlashConfig.default_for(target, block_size=4, num_features=3),
         layer_types=("sliding_attention", "full_attention"),
         sliding_window=40,
+        **added,
     )
-    drafter = Drafter(DFLASH, DFlash(config, rngs=nnx.Rngs(0)), "0" * 16)
+    model = DFlash(config, rngs=nnx.Rngs(0))
+    drafter = Drafter(DFLASH, model, "0" * 16, embedding=embedding)
     return CompiledMethod(drafter, target_parts(target), CAPACITY, placement=placement)
 
 
@@ -79,6 +83,8 @@ def eagle3(target: DecoderConfig, placement: Placement | None) -> CompiledMethod
 
 METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] = {
     "dflash": dflash,
+    "dflash2": partial(dflash, conv_group_size=16, selector_rank=4, selector_top_k=8),
+    "own embedding": partial(dflash, embedding=np.eye(72, 32, dtype=np.float32)),
     "eagle3": eagle3,
 }
 

@@ -3,19 +3,21 @@
 Speculative decoding is done here as it is published, one sequence at a time: `speculate` asks for a
 block, lets transformers' target judge it, and keeps the tokens up to the first wrong one.
 
-Run from the root of the project, after make_targets.py: python -m tests.golden.make_drafters
+Run from the root of the project, after make_targets.py, for all or for some of them:
+python -m tests.golden.make_drafters [NAME ...]
 """
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tests.golden import torch_dflash, torch_dflash2, torch_dspark
 from tests.golden.make_targets import TARGETS, VOCAB
-from tests.golden.torch_dflash import draft_logits
 from tests.golden.torch_eagle3 import chain_logits
 from transformers import AutoModelForCausalLM
 
@@ -30,10 +32,12 @@ LEAST_CHOICE_MARGIN = 0.003
 # Few texts, so that a drafter learns most of them in few steps.
 TEXTS, LENGTH, STEPS, BATCH = 24, 56, 900, 24
 
-DFLASH, EAGLE3 = (
-    json.loads((DRAFTERS / name / "config.json").read_text()) for name in ("dflash", "eagle3")
-)
 EAGLE3_STEPS = 4
+
+
+def published(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((DRAFTERS / name / "config.json").read_text())
+    return config
 
 
 class Target:
@@ -165,10 +169,26 @@ def layer(
     return {f"{name}.{part}.weight": _random(*shape) for part, shape in shapes.items()}
 
 
-def make_dflash() -> None:
-    torch.manual_seed(1)
-    name = "qwen3"
-    target = Target(name, DFLASH["dflash_config"]["target_layer_ids"])
+Scores = Callable[..., Any]
+"""Weights, configuration, embedding, head, features, anchors and perhaps the true tokens -> logits
+of each draft."""
+
+
+def make_dflash(
+    drafter: str,
+    seed: int,
+    added: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: {},
+    logits: Scores = torch_dflash.draft_logits,
+    scores: Scores | None = None,
+    copies: bool = False,
+) -> None:
+    """A kind of DFlash with `added` weights, whose `scores` may be of drafts one after another.
+
+    It may be published with `copies` of the target's embedding and head.
+    """
+    torch.manual_seed(seed)
+    name, config = "qwen3", published(drafter)
+    target = Target(name, config.get("dflash_config", config)["target_layer_ids"])
     weights = {
         "fc.weight": _random(32, 64),
         "hidden_norm.weight": _random(32),
@@ -177,39 +197,72 @@ def make_dflash() -> None:
     for number in range(2):
         norms = ("input_layernorm", "post_attention_layernorm")
         weights |= layer(f"layers.{number}", norms, 32, ("q_norm", "k_norm"))
+    weights |= added(config)
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
-    features, block = target(texts)[1], DFLASH["block_size"]
-
-    def logits(weights: dict[str, Any], features: Any, anchors: Any) -> Any:
-        return draft_logits(weights, DFLASH, target.embedding, target.head, features, anchors)
+    features = target(texts)[1]
+    block = config.get("block_size") or config["dflash_config"]["block_size"]
+    parts = config, target.embedding, target.head
 
     def loss() -> Any:
         rows = torch.randint(0, len(texts), (BATCH,))
         at = int(torch.randint(PROMPT, LENGTH - block, ()))
-        scores = logits(weights, features[rows, :at], texts[rows, at])
-        labels = texts[rows, at + 1 : at + block]
-        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+        known = features[rows, :at], texts[rows, at]
+        made = [logits(weights, *parts, *known)]
+        labels = texts[rows, at + 1 : at + 1 + made[0].shape[1]]
+        if scores is not None:
+            made.append(scores(weights, *parts, *known, labels))
+        return sum(
+            torch.nn.functional.cross_entropy(each.flatten(0, 1), labels.flatten()) for each in made
+        )
 
     train(weights, loss)
+    if copies:
+        weights["embed_tokens.weight"] = target.embedding.clone()
+        weights["lm_head.weight"] = target.head.clone()
 
     def run(loaded: dict[str, Any], prompt: list[int]) -> dict[str, Any] | None:
         def draft(features: Any, tokens: Any) -> Any:
-            return logits(loaded, features, tokens[:, -1])
+            return (scores or logits)(loaded, *parts, features, tokens[:, -1])
 
         return speculate(target, prompt, draft, range(VOCAB))
 
-    save("dflash", name, DFLASH, weights, texts[:, :PROMPT].tolist(), run)
+    save(drafter, name, config, weights, texts[:, :PROMPT].tolist(), run)
 
 
-def make_eagle3() -> None:
-    torch.manual_seed(2)
-    name = "llama-untied-llama3-sharded"
+def dflash2_weights(config: dict[str, Any]) -> dict[str, Any]:
+    own = config["dflash_config"]
+    rank, corrections = own["selector_rank"], 4 * 32 // own["conv_group_size"]
+    names = [f"layers.{n}.{part}_conv" for n in range(2) for part in ("attention", "mlp")]
+    # Near the identity, where published training starts.
+    identity = torch.tensor([1.0, 0.0])[None, :, None]
+    return {
+        **{f"{name}.base_kernel": identity + 0.2 * torch.randn(2, 2, 32) for name in names},
+        **{f"{name}.kernel_projection.weight": 0.2 * _random(corrections, 32) for name in names},
+        "candidate_selector.hidden_projection.weight": _random(rank, 32),
+        "candidate_selector.predecessor_codebook": _random(VOCAB, rank),
+        "candidate_selector.successor_codebook": _random(VOCAB, rank),
+    }
+
+
+def dspark_weights(config: dict[str, Any]) -> dict[str, Any]:
+    rank = config["markov_rank"]
+    return {
+        "markov_head.markov_w1.weight": _random(VOCAB, rank),
+        "markov_head.markov_w2.weight": _random(VOCAB, rank),
+        "confidence_head.proj.weight": _random(1, 32 + rank),
+        "confidence_head.proj.bias": torch.zeros(1),
+    }
+
+
+def make_eagle3(drafter: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    name, config = "llama-untied-llama3-sharded", published(drafter)
     # What enters layers 2, 7 // 2 and 7 - 3: the outputs of the layers before.
     target = Target(name, [1, 2, 3])
     texts = target.continued(torch.randint(0, VOCAB, (TEXTS, PROMPT)))
     features = target(texts)[1]
     frequent = texts[:, PROMPT:].flatten().bincount(minlength=VOCAB).argsort(descending=True)
-    ids = frequent[: EAGLE3["draft_vocab_size"]].sort().values
+    ids = frequent[: config["draft_vocab_size"]].sort().values
     weights = {
         "fc.weight": _random(32, 96),
         "norm.weight": _random(32),
@@ -218,12 +271,14 @@ def make_eagle3() -> None:
         "t2d": torch.isin(torch.arange(VOCAB), ids),
     }
     weights |= layer("midlayer", ("input_layernorm", "hidden_norm", "post_attention_layernorm"), 64)
+    if config.get("fc_norm"):
+        weights |= {f"fc_norm.{index}.weight": _random(32) for index in range(3)}
     rank = torch.full((VOCAB,), -100)  # the label that cross_entropy leaves out
     rank[ids] = torch.arange(len(ids))
 
     def logits(weights: dict[str, Any], features: Any, tokens: Any, teacher: Any = None) -> Any:
         return chain_logits(
-            weights, EAGLE3, target.embedding, features, tokens, EAGLE3_STEPS, teacher
+            weights, config, target.embedding, features, tokens, EAGLE3_STEPS, teacher
         )
 
     def loss() -> Any:
@@ -241,10 +296,30 @@ def make_eagle3() -> None:
 
         return speculate(target, prompt, draft, ids)
 
-    save("eagle3", name, EAGLE3, weights, texts[:, :PROMPT].tolist(), run)
+    save(drafter, name, config, weights, texts[:, :PROMPT].tolist(), run)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    make_dflash()
-    make_eagle3()
+    makers = {
+        "dflash": lambda: make_dflash("dflash", 1),
+        "dflash2": lambda: make_dflash(
+            "dflash2",
+            4,
+            dflash2_weights,
+            torch_dflash2.draft_logits,
+            torch_dflash2.draft_scores,
+        ),
+        "dspark": lambda: make_dflash(
+            "dspark",
+            5,
+            dspark_weights,
+            torch_dspark.draft_logits,
+            torch_dspark.draft_scores,
+            copies=True,
+        ),
+        "eagle3": lambda: make_eagle3("eagle3", 2),
+        "eagle31": lambda: make_eagle3("eagle31", 3),
+    }
+    for chosen in sys.argv[1:] or makers:
+        makers[chosen]()

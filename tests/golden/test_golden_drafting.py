@@ -23,7 +23,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 GOLDEN = Path(__file__).parent
 # EAGLE-3 checkpoints do not say how far to draft; DFlash checkpoints do.
-BLOCK_SIZES = {"dflash": 6, "eagle3": 5}
+BLOCK_SIZES = {"dflash": 6, "dflash2": 6, "dspark": 6, "eagle3": 5, "eagle31": 5}
 CONTEXT_TOKENS, STEP_TOKENS = 96, 8
 ENGINE = EngineSettings(
     scheduler=SchedulerSettings(1, STEP_TOKENS, CONTEXT_TOKENS),

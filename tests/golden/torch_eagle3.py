@@ -1,4 +1,8 @@
-"""An EAGLE-3 chain in plain PyTorch, from the description of SafeAILab/EAGLE `cnets.py`."""
+"""An EAGLE-3 or EAGLE-3.1 chain in plain PyTorch.
+
+From the descriptions of SafeAILab/EAGLE `cnets.py` and, of EAGLE-3.1's `fc_norm` and `norm_output`,
+of NVIDIA-NeMo/Automodel `nemo_automodel/components/speculative/eagle/draft_llama.py` at fb2f0e4.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,15 +27,22 @@ def chain_logits(
     [batch, context]. `teacher` has the tokens to go on with in training, [batch, steps]. Returns
     [batch, steps, draft vocabulary].
     """
+    eps = config["rms_norm_eps"]
+    if config.get("fc_norm"):
+        outputs = features.split(config["hidden_size"], -1)
+        features = torch.cat(
+            [rms_norm(x, weights[f"fc_norm.{i}.weight"], eps) for i, x in enumerate(outputs)], -1
+        )
     states, following = features @ weights["fc.weight"].T, tokens
     logits = []
     for step in range(steps):
         out = _layer(weights, config, embedding[following], states)[:, -1:]
-        normalized = rms_norm(out[:, 0], weights["norm.weight"], config["rms_norm_eps"])
+        normalized = rms_norm(out[:, 0], weights["norm.weight"], eps)
         logits.append(normalized @ weights["lm_head.weight"].T)
         best = logits[-1].argmax(-1)
         drafted = best + weights["d2t"][best] if teacher is None else teacher[:, step]
-        states = torch.cat([states, out], 1)
+        new = normalized[:, None] if config.get("norm_output") else out
+        states = torch.cat([states, new], 1)
         following = torch.cat([following, drafted[:, None]], 1)
     return torch.stack(logits, 1)
 

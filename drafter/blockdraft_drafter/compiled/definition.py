@@ -167,9 +167,9 @@ class MethodDefinition(Generic[Model]):
     module: type[Model]
     programs: type[DraftPrograms]
     reads_tokens: bool = False  # whether a row must bring its tokens beside its features
-    # Whether a checkpoint may bring an embedding and a head of its own, to be used in place of the
-    # target's.
-    own_matrices: bool = False
+    # Whether its drafters bring a head of their own so often that programs always take one, be it
+    # the target's embedding.
+    separate_head: bool = False
     can_learn: bool = False  # whether its drafters can learn while they draft
 
     def programs_of(
@@ -223,7 +223,7 @@ class MethodDefinition(Generic[Model]):
         size, vocab, hidden = config.draft_vocab_size, target.vocab_size, target.hidden_size
         embedding: Any = jax.ShapeDtypeStruct((vocab, hidden), dtype)
         head: Any = jax.ShapeDtypeStruct((size or vocab, hidden), dtype)
-        if target.tie_word_embeddings and not self.own_matrices and size is None:
+        if target.tie_word_embeddings and not self.separate_head and size is None:
             head = None
         matrices = EmbeddingAndHead(embedding, head)
         draft_ids = None if size is None else jax.ShapeDtypeStruct((size,), jnp.int32)

@@ -4,6 +4,7 @@ A program that serves, and one that is only compiled for an absent TPU, have the
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -178,16 +179,36 @@ def draft_tokens(
     draft_ids: Int[Array, " draft"] | None,
     sharpness: float = SHARPNESS,
 ) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
-    """Return the token to draft at each position: the one the target will most likely choose.
+    """Return the token to draft at each position, as `choose` does; `draft_ids` are the target's.
+
+    Tokens are returned as target ids, with the logarithm of how likely the target chooses each.
+    """
+
+    def noise() -> Float[Array, "choices draft"]:
+        if draft_ids is None:
+            return gumbel_noise(sampling.seed, positions, logits.shape[-1])
+        return gumbel_noise_of(sampling.seed, positions, draft_ids)
+
+    index, log_chance = choose(logits, noise, sampling, sharpness)
+    return (index if draft_ids is None else draft_ids[index]), log_chance
+
+
+def choose(
+    logits: Float[Array, "choices draft"],
+    gumbel: Callable[[], Float[Array, "choices draft"]],
+    sampling: SamplingArrays,
+    sharpness: float = SHARPNESS,
+) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+    """Return the index of the token that the target will most likely choose, for each choice.
 
     The target takes its likeliest token, or samples: then it adds Gumbel noise to its logits, which
     follows from the request's seed and the position alone, and takes the token with the greatest
     sum (docs/adr/0003). With shared Gumbel noise, a drafter whose logits are like the target's
     finds the same token more often than if it drafted its likeliest (docs/adr/0027).
 
-    The larger `sharpness`, the more often the likeliest is drafted. Tokens are returned as target
-    ids, with the logarithm of how likely the target chooses each. Of greedy sequences that is the
-    drafter's probability, which is well calibrated. Where Gumbel noise is added, it is the softmax
+    The larger `sharpness`, the more often the likeliest is drafted. Beside each index is the
+    logarithm of how likely the target chooses it. Of greedy sequences that is the drafter's
+    probability, which is well calibrated. Where the noise of `gumbel` is added, it is the softmax
     of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as much as
     right ones.
     """
@@ -197,10 +218,7 @@ def draft_tokens(
         warm = sampling.temperature > 0.0
         # Centered here again: what both branches share is held beside the logits.
         scaled = _centered(logits) / jnp.where(warm, sampling.temperature, 1.0)[:, None]
-        if draft_ids is None:
-            noise = gumbel_noise(sampling.seed, positions, logits.shape[-1])
-        else:
-            noise = gumbel_noise_of(sampling.seed, positions, draft_ids)
+        noise = gumbel()
         filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
         kept = jax.lax.cond(
             jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
@@ -212,10 +230,10 @@ def draft_tokens(
         )
 
     # A batch of greedy sequences does not pay for Gumbel noise and filters.
-    index, log_chance = jax.lax.cond(
+    chosen: tuple[Array, Array] = jax.lax.cond(
         jnp.any(sampling.temperature > 0.0), sample, lambda: (best, log_chance)
     )
-    return (index if draft_ids is None else draft_ids[index]), log_chance
+    return chosen
 
 
 def _centered(values: Float[Array, "rows width"]) -> Float[Array, "rows width"]:

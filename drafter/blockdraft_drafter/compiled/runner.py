@@ -286,13 +286,18 @@ def _matrices(drafter: Drafter[Any], target: EmbeddingAndHead) -> EmbeddingAndHe
     if drafter.draft_ids is not None:
         # The head scores the draft vocabulary only.
         head = (embedding if head is None else head)[drafter.draft_ids]
-    if not drafter.definition.own_matrices:
+    own = drafter.embedding is not None or drafter.head is not None
+    if not own and not drafter.definition.separate_head:
         return EmbeddingAndHead(embedding, head)
     if head is None:
         head = embedding  # tied in the target, which says nothing of the drafter's embedding
-    dtype = target.embedding.dtype
-    if drafter.embedding is not None:
-        embedding = jnp.asarray(drafter.embedding, dtype)
-    if drafter.head is not None:
-        head = jnp.asarray(drafter.head, dtype)
-    return EmbeddingAndHead(embedding, head)
+    return EmbeddingAndHead(_own(drafter.embedding, embedding), _own(drafter.head, head))
+
+
+def _own(matrix: np.ndarray | None, targets: jax.Array) -> jax.Array:
+    """Return a matrix of a drafter, or the target's if that is the same or there is no other."""
+    if matrix is None:
+        return targets
+    own = jnp.asarray(matrix, targets.dtype)
+    # Some checkpoints hold copies: there need not be two of them on the device.
+    return targets if bool(jnp.array_equal(own, targets)) else own

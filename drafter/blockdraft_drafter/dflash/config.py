@@ -1,9 +1,10 @@
 """The shape of a DFlash drafter, and how it is published.
 
-Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers.
+Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers. Those
+of DSpark, in which the anchor drafts too, are read as well.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from blockdraft_drafter.compiled.definition import (
     DraftConfig,
     DraftTensor,
 )
+from blockdraft_drafter.dflash.convolution import TAPS, convolution_tensors
+from blockdraft_drafter.dflash.selector import selector_tensors
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.families.family import section
 from blockdraft_models.families.published_config import config_from_hf
@@ -25,14 +28,24 @@ SLIDING_ATTENTION = "sliding_attention"
 # a checkpoint as plain DFlash would draft nonsense without an error.
 _UNSUPPORTED = (
     "attention_sink_bias",
-    "final_logit_softcapping",
-    "output_multiplier",
+    "input_embedding_scale",
     "projector_type",
     "use_swa",
 )
-_UNSUPPORTED_PREFIXES = ("conv_", "selector_")
+_DSPARK = "dspark"  # in the architecture's name, and the projector_type of SpecForge
 # Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
 _MARKOV_HEAD_TYPE = "vanilla"
+# Of DFlash 2, with the type and the value without it.
+_DFLASH2_FIELDS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+    "conv_group_size": (int, 0),
+    "selector_rank": (int, 0),
+    "selector_top_k": (int, 0),
+    "output_multiplier": (float, 1.0),
+    "final_logit_softcapping": (float, None),
+}
+# Any other key that begins so would be another kind of convolution or selector.
+_DFLASH2_PREFIXES = ("conv_", "selector_")
+_DFLASH2_KEYS = {*_DFLASH2_FIELDS, "conv_kernel_size", "selector_loss_weight"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,14 @@ class DFlashConfig(DraftConfig):
     # one mask fewer is needed; as published, an input's output is the token at its position.
     sample_from_anchor: bool = False
     markov_rank: int = 0  # of the bias by the token before (`MarkovHead`); 0 for none
+    # DFlash 2: channels that share a correction of the convolutions (`DynamicConvolution`), 0 for
+    # no convolutions; rank and candidates of the selector (`CandidateSelector`), 0 for none.
+    conv_group_size: int = 0
+    selector_rank: int = 0
+    selector_top_k: int = 0
+    # What the head's logits are multiplied by, and where they level off after that.
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
@@ -59,6 +80,13 @@ class DFlashConfig(DraftConfig):
             )
         if not 0 <= self.markov_rank <= vocab_size:
             raise ValueError(f"markov_rank {self.markov_rank} is not in [0, {vocab_size}]")
+        if self.conv_group_size and self.decoder.hidden_size % self.conv_group_size:
+            raise ValueError(
+                f"conv_group_size {self.conv_group_size} does not divide"
+                f" a hidden_size of {self.decoder.hidden_size}"
+            )
+        if self.selector_rank and not 1 <= self.selector_top_k <= vocab_size:
+            raise ValueError(f"selector_top_k {self.selector_top_k} is not in [1, {vocab_size}]")
         if len(self.layer_types) != self.decoder.num_layers:
             raise ValueError(
                 f"{len(self.layer_types)} layer_types for {self.decoder.num_layers} layers"
@@ -77,6 +105,11 @@ class DFlashConfig(DraftConfig):
     def first_drafting_input(self) -> int:
         """The first input whose output is drafted; the `block_size - 1` from it on are."""
         return 0 if self.sample_from_anchor else 1
+
+    @property
+    def is_dflash2(self) -> bool:
+        """Whether the drafter has a convolution or a selector."""
+        return bool(self.conv_group_size or self.selector_rank)
 
     def window(self, layer: int) -> int | None:
         """Return how far draft layer `layer` sees, or None when it sees everything."""
@@ -122,7 +155,8 @@ class DFlashConfig(DraftConfig):
         """Read a published drafter's parsed `config.json`, which says everything itself."""
         nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
         for key, value in {**config, **nested}.items():
-            if value and (key in _UNSUPPORTED or key.startswith(_UNSUPPORTED_PREFIXES)):
+            unknown = key.startswith(_DFLASH2_PREFIXES) and key not in _DFLASH2_KEYS
+            if value and (key in _UNSUPPORTED or unknown) and value != _DSPARK:
                 raise ValueError(f"drafters with {key} are not supported")
         # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
         of_windows = ("sliding_window", "use_sliding_window", "layer_types")
@@ -130,7 +164,10 @@ class DFlashConfig(DraftConfig):
         decoder = config_from_hf({**without_window, "model_type": "qwen3"})
         window, layer_types = _attention_pattern(config, decoder.num_layers)
         anywhere = {**nested, **config}
-        shifted = bool(anywhere.get("sample_from_anchor", False))
+        dflash2 = _dflash2_fields(anywhere)
+        # Publishers of DSpark do not say so, but for speculators.
+        named = str([config.get("architectures"), nested.get("projector_type")]).lower()
+        shifted = bool(anywhere.get("sample_from_anchor", _DSPARK in named))
         # Some spell the full vocabulary out.
         draft_vocab = anywhere.get("draft_vocab_size")
         if draft_vocab == config.get("vocab_size"):
@@ -140,6 +177,10 @@ class DFlashConfig(DraftConfig):
         if markov_rank and markov_head != _MARKOV_HEAD_TYPE:
             raise ValueError(
                 f"drafters with a markov_head_type of {markov_head!r} are not supported"
+            )
+        if dflash2["selector_rank"] and (markov_rank or draft_vocab is not None):
+            raise ValueError(
+                "drafters with a selector and a Markov head or a draft vocabulary are not supported"
             )
         return cls(
             decoder=decoder,
@@ -158,6 +199,7 @@ class DFlashConfig(DraftConfig):
             sample_from_anchor=shifted,
             draft_vocab_size=None if draft_vocab is None else int(draft_vocab),
             markov_rank=int(markov_rank),
+            **dflash2,
             target_fingerprint=ours.get("target_fingerprint"),
             trained=bool(ours.get("trained", True)),
         )
@@ -189,22 +231,37 @@ class DFlashConfig(DraftConfig):
         if self.markov_rank:
             published["markov_rank"] = self.markov_rank
             published["markov_head_type"] = _MARKOV_HEAD_TYPE
+        if self.is_dflash2:
+            published["architectures"] = ["DFlash2DraftModel"]
+            del published["auto_map"]
+        published["dflash_config"] |= {
+            name: getattr(self, name)
+            for name, (_, value) in _DFLASH2_FIELDS.items()
+            if getattr(self, name) != value
+        }
+        if self.conv_group_size:
+            published["dflash_config"]["conv_kernel_size"] = TAPS
         return published
 
     def tensors(self) -> Iterator[DraftTensor]:
         """Yield every weight of the draft model, each once, in a fixed order; 58 for five layers.
 
-        A Markov head has two more, named as in DSpark checkpoints.
+        A Markov head has two more, named as in DSpark checkpoints. The convolutions of DFlash 2
+        have four more for each layer, its selector three.
         """
-        hidden = self.decoder.hidden_size
+        hidden, vocab = self.decoder.hidden_size, self.decoder.vocab_size
         yield DraftTensor("fc.weight", "fc.weight", (hidden, self.feature_width))
         yield DraftTensor("hidden_norm.scale", "hidden_norm.weight", (hidden,))
         for name in tensor_names(self.decoder):
             # Embedding and head are the target's; the rest is named as in any Qwen3 model.
             if name.path.startswith(("layers.", "norm.")):
                 yield DraftTensor(name.path, name.hf.removeprefix("model."), name.shape)
+        for layer in range(self.decoder.num_layers if self.conv_group_size else 0):
+            yield from convolution_tensors(f"layers.{layer}", hidden, self.conv_group_size)
+        if self.selector_rank:
+            yield from selector_tensors(vocab, hidden, self.selector_rank)
         if self.markov_rank:
-            vocab, rank = self.decoder.vocab_size, self.markov_rank
+            rank = self.markov_rank
             draft_vocab = self.draft_vocab_size or vocab
             for factor, rows in (("markov_w1", vocab), ("markov_w2", draft_vocab)):
                 path = f"markov_head.{factor}"
@@ -264,6 +321,18 @@ def _attention_pattern(
     # Qwen3Config: the first max_window_layers layers attend to everything.
     full = min(config.get("max_window_layers", 28), num_layers)
     return window, (FULL_ATTENTION,) * full + (SLIDING_ATTENTION,) * (num_layers - full)
+
+
+def _dflash2_fields(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of DFlash 2."""
+    taps = published.get("conv_kernel_size") or TAPS
+    if taps != TAPS:
+        raise ValueError(f"drafters with a conv_kernel_size of {taps} are not supported")
+    # Those that are there but null or zero mean what is meant where they are missing.
+    return {
+        name: kind(published[name]) if published.get(name) else value
+        for name, (kind, value) in _DFLASH2_FIELDS.items()
+    }
 
 
 def _first(name: str, *places: Mapping[str, Any]) -> Any:

@@ -6,7 +6,8 @@ the layer's input norm, and are never updated by the draft layers.
 
 All tokens of a block come out of one pass, so each is drafted without knowing which one was chosen
 before it. A Markov head adds to its logits a matrix of low rank, looked up by that token; only this
-sum, not the pass, is made one token after another.
+sum, not the pass, is made one token after another. DFlash 2 has a selector instead, and layers with
+convolutions.
 
 Sources: z-lab/dflash, `dflash/model.py` (arXiv 2602.06036); DSpark (arXiv 2607.05147, section 3),
 head type "vanilla".
@@ -28,6 +29,8 @@ from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
 from blockdraft_drafter.dflash.config import DFlashConfig
+from blockdraft_drafter.dflash.convolution import ConvolvedLayer
+from blockdraft_drafter.dflash.selector import CandidateSelector, draft_along_path
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -84,9 +87,16 @@ class DFlash(DraftModel):
         axes = (EMBED, "features")
         self.fc = Linear(config.feature_width, hidden, axes, bias=False, dtype=dtype, rngs=rngs)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
-        self.layers = nnx.List(
-            [DecoderLayer(decoder, dtype=dtype, rngs=rngs) for _ in range(decoder.num_layers)]
-        )
+        group_size, block_inputs = config.conv_group_size, config.block_inputs
+
+        def layer() -> DecoderLayer:
+            if not group_size:
+                return DecoderLayer(decoder, dtype=dtype, rngs=rngs)
+            return ConvolvedLayer(
+                decoder, group_size=group_size, block_inputs=block_inputs, dtype=dtype, rngs=rngs
+            )
+
+        self.layers = nnx.List([layer() for _ in range(decoder.num_layers)])
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
         self.markov_head: MarkovHead | None = None
         if config.markov_rank:
@@ -94,6 +104,13 @@ class DFlash(DraftModel):
             draft_vocab = config.draft_vocab_size or vocab
             head = MarkovHead(vocab, draft_vocab, config.markov_rank, dtype=dtype, rngs=rngs)
             self.markov_head = nnx.data(head)
+        self.candidate_selector: CandidateSelector | None = None
+        if config.selector_rank:
+            rank, top_k = config.selector_rank, config.selector_top_k
+            selector = CandidateSelector(
+                decoder.vocab_size, hidden, rank, top_k, dtype=dtype, rngs=rngs
+            )
+            self.candidate_selector = nnx.data(selector)
 
     def suit(self, platform: str) -> None:
         """Widen the Markov head where products of a single row of bfloat16 are slow."""
@@ -180,7 +197,11 @@ class DFlashPrograms(DraftPrograms):
         hidden = denoise(model, target, cache, blocks, self.sharding)
         width, tokens = hidden.shape[-1], config.block_size - 1
         drafting = hidden.reshape(-1, config.block_inputs, width)[:, config.first_drafting_input :]
-        logits = target.logits(drafting.reshape(-1, width))
+        logits = level(target.logits(drafting.reshape(-1, width)), config)
+        if model.candidate_selector is not None:
+            by_block = logits.reshape(-1, tokens, logits.shape[-1])
+            drafted = draft_along_path(model.candidate_selector, drafting, by_block, blocks)
+            return cache, Drafted(drafted, blocks.wanted)
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
             drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
@@ -216,6 +237,18 @@ def denoise(
     positions = blocks.lengths[:, None] + offsets[None, :]
     tokens, positions = tokens.reshape(-1), positions.reshape(-1)
     return model.draft(target.embedding[tokens], positions, cache, attends)
+
+
+def level(
+    logits: Float[Array, "tokens draft"], config: DFlashConfig
+) -> Float[Array, "tokens draft"]:
+    """Return logits as some drafters want them: multiplied, and bounded by a hyperbolic tangent."""
+    if config.output_multiplier != 1.0:
+        logits = logits * config.output_multiplier
+    if config.final_logit_softcapping is not None:
+        bound = config.final_logit_softcapping
+        logits = jnp.tanh(logits / bound) * bound
+    return logits
 
 
 def draft_in_turn(

@@ -1,4 +1,4 @@
-"""The shape of an EAGLE-3 drafter, and how it is published.
+"""The shape of an EAGLE-3 or EAGLE-3.1 drafter, and how it is published.
 
 Names and defaults are those of SafeAILab/EAGLE and SpecForge checkpoints.
 """
@@ -21,6 +21,8 @@ from blockdraft_models.families.published_config import config_from_hf
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # Changes what a forward pass computes in ways not built here.
 _UNSUPPORTED = "norm_before_fc"
+# What EAGLE-3.1 adds (arXiv 2605.09992), as vLLM, SpecForge and NeMo AutoModel call it.
+_EAGLE31 = ("fc_norm", "norm_output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,10 @@ class Eagle3Config(DraftConfig):
 
     # Whether the residual stream starts from the normalized feature.
     norm_before_residual: bool = False
+    # EAGLE-3.1: whether each captured output is normalized by itself before the projection, and
+    # whether a step goes on from the output of the final norm, not from what that norm is given.
+    fc_norm: bool = False
+    norm_output: bool = False
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
@@ -96,6 +102,7 @@ class Eagle3Config(DraftConfig):
             raise ValueError(f"EAGLE drafters with {_UNSUPPORTED} are not supported")
         # The draft layer is a Llama layer whatever the target is.
         decoder = config_from_hf({**config, "model_type": "llama"})
+        anywhere = {**eagle, **config}
         named = eagle.get(_LAYER_IDS, config.get(_LAYER_IDS))
         size = config.get("draft_vocab_size")
         return cls(
@@ -110,6 +117,7 @@ class Eagle3Config(DraftConfig):
             num_target_layers=target.num_layers,
             draft_vocab_size=None if size in (None, decoder.vocab_size) else int(size),
             norm_before_residual=bool(config.get("norm_before_residual", False)),
+            **{flag: bool(anywhere.get(flag, False)) for flag in _EAGLE31},
             target_fingerprint=ours.get("target_fingerprint"),
             trained=bool(ours.get("trained", True)),
         )
@@ -129,6 +137,8 @@ class Eagle3Config(DraftConfig):
             "model_type": "llama",
             "norm_before_residual": self.norm_before_residual,
             "tie_word_embeddings": False,
+            # Only where set: the other configurations stay as they were.
+            **{flag: True for flag in _EAGLE31 if getattr(self, flag)},
         }
 
     def tensors(self) -> Iterator[DraftTensor]:
@@ -139,6 +149,8 @@ class Eagle3Config(DraftConfig):
             heads * decoder.head_dim for heads in (decoder.num_heads, decoder.num_kv_heads)
         )
         yield DraftTensor("fc.weight", "fc.weight", (hidden, self.feature_width))
+        for index in range(len(self.target_layer_ids) if self.fc_norm else 0):
+            yield DraftTensor(f"fc_norm.{index}.scale", f"fc_norm.{index}.weight", (hidden,))
         for path, name in (
             ("embedding_norm", "midlayer.input_layernorm"),
             ("hidden_norm", "midlayer.hidden_norm"),

@@ -3,7 +3,10 @@
 Entry i joins the feature of position i with the token at i + 1 and predicts the token at i + 2.
 Where the target has not been yet, the layer's own output stands in for the feature.
 
-Source: SafeAILab/EAGLE, `eagle/model/cnets.py` (arXiv 2503.01840).
+EAGLE-3.1 normalizes more: each captured output of the target before they are joined, and the
+layer's own output before it stands in for a feature.
+
+Sources: SafeAILab/EAGLE, `eagle/model/cnets.py` (arXiv 2503.01840); EAGLE-3.1 (arXiv 2605.09992).
 """
 
 from dataclasses import dataclass
@@ -59,6 +62,10 @@ class Eagle3(DraftModel):
         self.config = config
         axes = (EMBED, "features")
         self.fc = Linear(config.feature_width, hidden, axes, bias=False, dtype=dtype, rngs=rngs)
+        self.fc_norm: nnx.List[RMSNorm] | None = None
+        if config.fc_norm:
+            norms = [RMSNorm(hidden, eps, dtype=dtype) for _ in config.target_layer_ids]
+            self.fc_norm = nnx.data(nnx.List(norms))
         self.embedding_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.attention = AttentionProjections(
@@ -66,13 +73,17 @@ class Eagle3(DraftModel):
         )
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.mlp = GatedMLP(decoder, dtype=dtype, rngs=rngs)
-        # Before the head only; the next step takes what is before it.
+        # Before the head; the next step takes what is before it, but for `norm_output`.
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
 
     @property
     def projection(self) -> FeatureProjection:
         """Feature to hidden state."""
-        return FeatureProjection(self.fc.weight[...])
+        weight = self.fc.weight[...]
+        if self.fc_norm is None:
+            return FeatureProjection(weight)
+        scale = jnp.concatenate([norm.scale[...] for norm in self.fc_norm])
+        return FeatureProjection(weight, None, self.norm.eps, scale)
 
     def keys_values(
         self,
@@ -197,7 +208,10 @@ class Eagle3Programs(DraftPrograms):
             hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
             # The first drafted token is the one after the anchor.
             position = jnp.asarray(blocks.lengths) + 1 + index
-            logits = target.logits(model.norm(hidden))
+            normalized = model.norm(hidden)
+            logits = target.logits(normalized)
+            if model.config.norm_output:
+                hidden = normalized
             return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)
 
         last = one_pass(0, jnp.asarray(blocks.anchors), hidden, None)
@@ -221,5 +235,5 @@ def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
 
 
 EAGLE3: MethodDefinition[Eagle3] = MethodDefinition(
-    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Programs, reads_tokens=True, own_matrices=True
+    "eagle3", "EAGLE-3", Eagle3Config, Eagle3, Eagle3Programs, reads_tokens=True, separate_head=True
 )

@@ -7,9 +7,11 @@ target does that, a fifth of the bytes leave its device, are kept on its host an
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -20,11 +22,15 @@ from blockdraft_models.decoder.products import project
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class FeatureProjection:
-    """A linear map, and a normalization after it if the drafter has one there; a pytree."""
+    """A linear map, and normalizations after and before it if the drafter has them; a pytree.
+
+    Before it, the outputs of the layers are normalized each by itself.
+    """
 
     weight: Any  # Float[Array, "hidden features"], as published
-    scale: Any = None  # Float[Array, "hidden"], of the normalization; None for none
-    eps: float = field(default=0.0, metadata={"static": True})  # of the normalization
+    scale: Any = None  # Float[Array, "hidden"], of the normalization after it; None for none
+    eps: float = field(default=0.0, metadata={"static": True})  # of the normalizations
+    input_scale: Any = None  # Float[Array, "features"], of those before it; None for none
 
     @property
     def input_width(self) -> int:
@@ -40,14 +46,28 @@ class FeatureProjection:
 
     def __call__(self, features: Float[Array, "rows features"]) -> Float[Array, "rows hidden"]:
         """Project features of any float type; the result has that of the weights."""
-        hidden = project(features.astype(self.weight.dtype), self.weight)
+        features = features.astype(self.weight.dtype)
+        if self.input_scale is not None:
+            layers = self.input_width // self.width
+            outputs, scales = (
+                jnp.split(each, layers, axis=-1) for each in (features, self.input_scale)
+            )
+            normalized = map(partial(normalize, eps=self.eps), outputs, scales)
+            features = jnp.concatenate(list(normalized), axis=-1)
+        hidden = project(features, self.weight)
         return hidden if self.scale is None else normalize(hidden, self.scale, self.eps)
+
+    def arrays(self) -> list[Any]:
+        """Return all arrays in the order in which they are sent; None for those it lacks."""
+        return [self.weight, self.scale, self.input_scale]
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits over everything that results depend on."""
         digest = hashlib.blake2b(digest_size=8)
-        for array in (self.weight, self.scale):
+        for array in self.arrays():
             if array is not None:
+                # With features of one layer it looks like the other scale.
+                digest.update(b"input" if array is self.input_scale else b"")
                 elements = np.ascontiguousarray(array)
                 digest.update(f"{elements.dtype.name}{elements.shape}".encode())
                 digest.update(elements.view(np.uint8).data)

@@ -191,8 +191,8 @@ Global___DrafterServiceDescribeResponse: _TypeAlias = DrafterServiceDescribeResp
 @_typing.final
 class FeatureProjection(_message.Message):
     """Describes the drafter's first linear map, for the verifier to apply: features are rounded to
-    feature_dtype, multiplied by the matrix in its element type, normalized, and rounded to
-    feature_dtype again.
+    feature_dtype, perhaps normalized, multiplied by the matrix in its element type, perhaps
+    normalized, and rounded to feature_dtype again.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -201,17 +201,24 @@ class FeatureProjection(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     NORM_EPSILON_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
+    INPUT_NORM_EPSILON_FIELD_NUMBER: _builtins.int
     input_width: _builtins.int
     """Elements of a feature before the projection."""
     dtype: Global___DataType.ValueType
-    """Element type of the matrix, [feature_width, input_width], and of the scale, [feature_width]."""
+    """Element type of the matrix, [feature_width, input_width], and of the scales, [feature_width]
+    and [input_width].
+    """
     norm_epsilon: _builtins.float
     """Added to the mean square by the root-mean-square normalization after the product; absent if
     there is no normalization.
     """
     fingerprint: _builtins.str
-    """Identity of matrix, scale and epsilon, 16 hexadecimal digits. Features that were made with
+    """Identity of matrix, scales and epsilon, 16 hexadecimal digits. Features that were made with
     another projection are of no use.
+    """
+    input_norm_epsilon: _builtins.float
+    """The same number, if the output of each layer, feature_width elements of the feature, is
+    normalized by itself before the product; absent if there is no such normalization.
     """
     def __init__(
         self,
@@ -220,13 +227,19 @@ class FeatureProjection(_message.Message):
         dtype: Global___DataType.ValueType = ...,
         norm_epsilon: _builtins.float | None = ...,
         fingerprint: _builtins.str = ...,
+        input_norm_epsilon: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon", "_norm_epsilon", b"_norm_epsilon", "input_norm_epsilon", b"input_norm_epsilon", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon", "dtype", b"dtype", "fingerprint", b"fingerprint", "input_width", b"input_width", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon", "_norm_epsilon", b"_norm_epsilon", "dtype", b"dtype", "fingerprint", b"fingerprint", "input_norm_epsilon", b"input_norm_epsilon", "input_width", b"input_width", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__input_norm_epsilon: _TypeAlias = _typing.Literal["input_norm_epsilon"]  # noqa: Y015
+    _WhichOneofArgType__input_norm_epsilon: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon"]  # noqa: Y015
     _WhichOneofReturnType__norm_epsilon: _TypeAlias = _typing.Literal["norm_epsilon"]  # noqa: Y015
     _WhichOneofArgType__norm_epsilon: _TypeAlias = _typing.Literal["_norm_epsilon", b"_norm_epsilon"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__input_norm_epsilon) -> _WhichOneofReturnType__input_norm_epsilon | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__norm_epsilon) -> _WhichOneofReturnType__norm_epsilon | None: ...
 
 Global___FeatureProjection: _TypeAlias = FeatureProjection  # noqa: Y015
@@ -261,8 +274,8 @@ class FetchProjectionResponse(_message.Message):
 
     DATA_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """The next bytes of the matrix in row-major order, then of the scale if there is a normalization;
-    little-endian elements.
+    """The next bytes of the matrix in row-major order, then of the scale of the normalization after
+    the product if there is one, then of the scale of that before it; little-endian elements.
     """
     def __init__(
         self,

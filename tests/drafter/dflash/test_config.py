@@ -56,6 +56,30 @@ def read(**changes: Any) -> DFlashConfig:
     return read_dflash({key: value for key, value in fields.items() if value is not None})
 
 
+# config.json of the drafter of Muse Glimmer 30B (tests/fixtures of z-lab/dflash), as far as it
+# differs.
+DFLASH2: dict[str, Any] = {
+    "architectures": ["DFlash2DraftModel"],
+    "auto_map": None,
+    "block_size": None,
+    "dflash_config": {
+        "block_size": 16,
+        "conv_group_size": 16,
+        "conv_kernel_size": 2,
+        "final_logit_softcapping": 20.0,
+        "mask_token_id": 151669,
+        "output_multiplier": 0.19611613513818404,
+        "selector_rank": 256,
+        "selector_top_k": 16,
+        "target_layer_ids": [1, 9, 17, 25, 33],
+    },
+    "is_causal": False,
+    "layer_types": ["sliding_attention"] * 5,
+    "sliding_window": 2048,
+    "use_sliding_window": True,
+}
+
+
 def windows(config: DFlashConfig) -> list[int | None]:
     return [config.window(layer) for layer in range(config.decoder.num_layers)]
 
@@ -75,6 +99,41 @@ def test_reads_a_published_configuration() -> None:
     assert windows(config) == [None] * 5
     # Layer ids and mask may be at the top.
     assert read(dflash_config=None, **NESTED) == config
+
+
+def test_reads_a_published_configuration_of_dflash2() -> None:
+    config = read(**DFLASH2)
+    assert config.block_size == 16
+    assert (config.conv_group_size, config.selector_rank, config.selector_top_k) == (16, 256, 16)
+    assert (config.output_multiplier, config.final_logit_softcapping) == (0.19611613513818404, 20.0)
+    assert windows(config) == [2048] * 5
+    assert not config.is_causal
+    assert read_dflash(config.to_hf()) == config
+    shapes = {tensor.name: tensor.shape for tensor in config.tensors()}
+    # Those of DFlash, four for each layer, three of the selector.
+    assert len(shapes) == 58 + 5 * 4 + 3
+    assert shapes["layers.4.mlp_conv.base_kernel"] == (2, 2, 2560)
+    assert shapes["layers.0.attention_conv.kernel_projection.weight"] == (4 * 160, 2560)
+    assert shapes["candidate_selector.hidden_projection.weight"] == (256, 2560)
+    assert shapes["candidate_selector.predecessor_codebook"] == (151936, 256)
+    assert shapes["candidate_selector.successor_codebook"] == (151936, 256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        # As DeepSpec and SpecForge publish it: the anchor drafts too, though nothing says so.
+        ({"architectures": ["Qwen3DSparkModel"], "dflash_config": None, **NESTED}, 8),
+        ({"architectures": ["DSparkDraftModel"]}, 8),
+        ({"dflash_config": {**NESTED, "projector_type": "dspark"}}, 8),
+        ({"architectures": ["Qwen3DSparkModel"], "sample_from_anchor": False}, 7),
+        ({"markov_rank": 4}, 7),
+    ],
+)
+def test_in_dspark_the_anchor_drafts(changes: dict[str, Any], size: int) -> None:
+    config = read(block_size=7, **changes)
+    assert (config.block_inputs, config.block_size) == (7, size)
+    assert read_dflash(config.to_hf()) == config
 
 
 @pytest.mark.parametrize(
@@ -153,6 +212,10 @@ def test_windows(changes: dict[str, Any], expected: list[int | None]) -> None:
         ({"layer_types": ["odd"] * 5, "sliding_window": 4}, "unknown layer_types"),
         ({"projector_type": "domino"}, "projector_type are not supported"),
         ({"conv_kernel": 2}, "conv_kernel are not supported"),
+        ({"conv_group_size": 16, "conv_kernel_size": 3}, "conv_kernel_size of 3 are not supported"),
+        ({"conv_group_size": 100}, "conv_group_size 100 does not divide"),
+        ({"selector_rank": 4}, "selector_top_k 0 is not in"),
+        ({"selector_rank": 4, "markov_rank": 4, "selector_top_k": 2}, "a selector and a Markov"),
         ({"vocab_size": 1000}, "mask_token_id 151669 is outside"),
     ],
 )

@@ -13,6 +13,7 @@ from flax import nnx
 from numpy.typing import NDArray
 from tests.drafter.builders import (
     ARCHITECTURES,
+    DFLASH2,
     TARGET,
     VOCAB,
     drafter_config,
@@ -39,6 +40,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "block_of_6": {"block_size": 6},
     "from_anchor": {"sample_from_anchor": True},
     "from_anchor_markov": {"sample_from_anchor": True, "markov_rank": 5},
+    "convolutions": {"conv_group_size": 8},
+    "from_anchor_convolutions": {"conv_group_size": 4, "sample_from_anchor": True},
+    "selector": {"selector_rank": 5, "selector_top_k": 6},
+    "dflash2": {"block_size": 6, **DFLASH2},
     "from_anchor_causal_sliding": {
         "sample_from_anchor": True,
         "layer_types": ("full_attention", "sliding_attention"),
@@ -129,8 +134,10 @@ def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
     return sizes
 
 
-# Of the pass alone: a Markov head comes after it.
-@pytest.mark.parametrize("architecture", [name for name in VARIANTS if "markov" not in name])
+# Of the pass alone: a Markov head comes after it, and so does what bounds the logits.
+@pytest.mark.parametrize(
+    "architecture", [name for name in VARIANTS if "markov" not in name and name != "dflash2"]
+)
 def test_logits_equal_the_reference(architecture: str) -> None:
     length = 200
     drafter, target = random_drafter(drafter_config(**VARIANTS[architecture])), target_parts()
@@ -158,6 +165,8 @@ def test_logits_equal_the_reference(architecture: str) -> None:
         ("sliding", True),
         ("from_anchor", True),
         ("from_anchor_markov", False),
+        ("selector", True),
+        ("dflash2", False),
     ],
 )
 def test_drafts_equal_the_reference_at_every_length(
@@ -179,7 +188,8 @@ def test_drafts_equal_the_reference_at_every_length(
 
 
 @pytest.mark.parametrize(
-    "architecture", ["published", "block_of_6", "from_anchor", "from_anchor_markov"]
+    "architecture",
+    ["published", "block_of_6", "from_anchor", "from_anchor_markov", "selector", "dflash2"],
 )
 def test_sampled_drafts_equal_the_reference(
     setups: Callable[..., Setup], architecture: str
@@ -200,11 +210,13 @@ def test_sampled_drafts_equal_the_reference(
     assert different > 5, "Gumbel noise should matter"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("architecture", "seed"), [*(("published", seed) for seed in range(4)), ("dflash2", 0)]
+)
 def test_arrival_order_batch_and_slot_do_not_matter(
-    setups: Callable[..., Setup], seed: int
+    setups: Callable[..., Setup], architecture: str, seed: int
 ) -> None:
-    setup = setups()
+    setup = setups(architecture)
     rng, options = np.random.default_rng(seed), random.Random(seed)
     slots = rng.permutation(4)[: rng.integers(2, 5)].tolist()
     features = {slot: features_of(setup, int(rng.integers(20, 90)), seed + slot) for slot in slots}

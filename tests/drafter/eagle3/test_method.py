@@ -46,6 +46,8 @@ def method_of(
 VARIANTS: dict[str, dict[str, Any]] = {
     "published": {},
     "norm_before_residual": {"norm_before_residual": True},
+    "fc_norm": {"fc_norm": True},
+    "norm_output": {"norm_output": True},
     "draft_vocabulary": {"draft_vocab": 40},
     "own_head": {"draft_vocab": 24, "own_head": True},
     # The head stays the target's, be it tied to the target's embedding.
@@ -209,8 +211,9 @@ def test_drafts_end_where_they_are_unlikely(pair: Pair) -> None:
         assert passes <= max(lengths)
 
 
-def test_projected_features_give_the_same_drafts() -> None:
-    drafter = eagle3_drafter()
+@pytest.mark.parametrize("fc_norm", [False, True])
+def test_projected_features_give_the_same_drafts(fc_norm: bool) -> None:
+    drafter = eagle3_drafter(fc_norm=fc_norm)
     method = method_of(drafter, projected=True)
     projection = method.spec.projection
     assert projection is not None

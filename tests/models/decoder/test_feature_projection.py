@@ -38,6 +38,18 @@ def test_equals_the_formula(normalized: bool, dtype: Any, tolerance: float, rows
     )
 
 
+def test_each_output_is_normalized_by_itself_before() -> None:
+    rng = np.random.default_rng(2)
+    weight = rng.standard_normal((WIDTH, 3 * WIDTH)).astype(np.float32)
+    scale = rng.standard_normal(3 * WIDTH).astype(np.float32)
+    features = rng.standard_normal((5, 3, WIDTH)) * np.array([0.1, 1.0, 30.0])[:, None]
+    projection = jax.device_put(FeatureProjection(weight, None, 1e-5, scale))
+    found = projection(jnp.asarray(features.reshape(5, -1), jnp.float32))
+    normalized = features / np.sqrt(np.mean(features**2, axis=2, keepdims=True) + 1e-5)
+    expected = (normalized.reshape(5, -1) * scale) @ weight.T
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-4)
+
+
 def test_features_of_another_type_are_taken() -> None:
     projection = jax.device_put(random_projection(normalized=True))
     features = jnp.ones((3, FEATURES), jnp.bfloat16)
@@ -55,6 +67,7 @@ def test_the_fingerprint_is_that_of_what_results_depend_on() -> None:
         replace(one, weight=one.weight.astype(ml_dtypes.bfloat16)),
         replace(one, scale=one.scale + 1),
         replace(one, scale=None),
+        replace(one, scale=None, input_scale=one.scale),
         replace(one, eps=1e-6),
     )
     prints = [projection.fingerprint() for projection in (one, *others)]

@@ -129,6 +129,15 @@ def test_the_target_stays_as_it_is_and_must_have_the_shape() -> None:
         RECIPE.from_target(wide, decoder)
 
 
+def test_what_training_knows_nothing_of_is_refused() -> None:
+    newer = random_drafter(drafter_config(conv_group_size=8))
+    with pytest.raises(TrainingError, match="DFlash 2, which cannot be trained"):
+        RECIPE.from_drafter(newer.model.config, newer, None)
+    own = replace(random_drafter(drafter_config()), head=np.ones((3, 4), np.float32))
+    with pytest.raises(TrainingError, match="an embedding or a head of its own"):
+        RECIPE.from_drafter(own.model.config, own, None)
+
+
 def test_a_markov_head_moves_to_another_vocabulary() -> None:
     config = drafter_config(markov_rank=3, draft_vocab_size=len(OLD))
     earlier = replace(random_drafter(config), draft_ids=OLD)

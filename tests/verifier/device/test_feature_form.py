@@ -26,6 +26,9 @@ FORMS = {
     "normalized": FeatureForm(
         (1, 2), FeatureProjection(WEIGHT.astype(np.float32), np.ones(2, np.float32), 1e-6), "f" * 16
     ),
+    "normalized before": FeatureForm(
+        (1, 2), FeatureProjection(WEIGHT, None, 1e-5, np.ones(6, ml_dtypes.bfloat16)), "e" * 16
+    ),
 }
 
 

@@ -27,6 +27,9 @@ NORMALIZED = FeatureProjection(WEIGHT, np.ones(6, ml_dtypes.bfloat16), 1e-6)
 PROJECTIONS = {
     "normalized": NORMALIZED,
     "bare": FeatureProjection(WEIGHT),
+    "normalized before": FeatureProjection(
+        WEIGHT, None, 1e-4, np.arange(18).astype(ml_dtypes.bfloat16)
+    ),
     "float32": FeatureProjection(WEIGHT.astype(np.float32), np.ones(6, np.float32), 1e-5),
 }
 
@@ -71,7 +74,11 @@ def test_it_arrives_as_it_is(name: str) -> None:
     assert found is not None
     assert found.weight.dtype == projection.weight.dtype
     np.testing.assert_array_equal(found.weight, projection.weight)
-    assert (found.scale is None) == (projection.scale is None)
+    for scale, sent in (
+        (found.scale, projection.scale),
+        (found.input_scale, projection.input_scale),
+    ):
+        np.testing.assert_array_equal(np.asarray(scale), np.asarray(sent))
     assert found.eps == projection.eps
     assert form.width(999) == 6
 
@@ -100,6 +107,14 @@ def test_it_is_fetched_once() -> None:
 def test_another_than_described_is_refused(change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fetched(Drafter(NORMALIZED, change))
+
+
+def test_parts_of_another_width_are_not_normalized() -> None:
+    drafter = Drafter(PROJECTIONS["normalized before"])
+    response = drafter.description()
+    response.feature_width = 4
+    with pytest.raises(ValueError, match="normalizes 4 elements each out of 18"):
+        fetch_form(drafter, response, None)
 
 
 def test_unknown_element_types_are_refused() -> None:

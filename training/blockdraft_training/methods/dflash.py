@@ -183,6 +183,7 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         Its layers are kept. A Markov head is kept for the tokens both vocabularies have; if the
         rank is another or there was none, it starts anew.
         """
+        refuse_untrainable(earlier, self.settings.init)
         model = DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
         kept = earlier.model
         model.fc, model.hidden_norm = kept.fc, kept.hidden_norm
@@ -204,6 +205,14 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         """Return the published γ of a block size."""
         nearest = min(_PUBLISHED_DECAY, key=lambda size: abs(size - block_size))
         return _PUBLISHED_DECAY[nearest] * block_size / nearest
+
+
+def refuse_untrainable(drafter: Drafter[DFlash], name: object) -> None:
+    """Raise TrainingError if a drafter has parts that training knows nothing of."""
+    if drafter.model.config.is_dflash2:
+        raise TrainingError(f"{name} is DFlash 2, which cannot be trained here")
+    if drafter.embedding is not None or drafter.head is not None:
+        raise TrainingError(f"{name} has an embedding or a head of its own")
 
 
 def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:

@@ -26,7 +26,7 @@ from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.methods.dflash import DFlashRecipe, refuse_untrainable
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.traffic import Form
 from blockdraft_training.target import HotVocabulary
@@ -170,4 +170,5 @@ def _load(path: Path, target: Checkpoint) -> Drafter[DFlash]:
         raise TrainingError(
             f"{path} is a drafter of {drafter.definition.title}: only DFlash learns while it serves"
         )
+    refuse_untrainable(drafter, path)
     return drafter

@@ -69,8 +69,8 @@ def compilation_words(features: FeatureForm, max_block: int) -> bytes:
     """Return what to compile in words, for the other processes of a slice."""
     projection, shape = features.projection, None
     if projection is not None:
-        eps = projection.eps if projection.scale is not None else None
-        shape = projection.weight.shape, projection.weight.dtype.name, eps
+        scaled = projection.scale is not None, projection.input_scale is not None
+        shape = projection.weight.shape, projection.weight.dtype.name, projection.eps, scaled
     return json.dumps((max_block, features.layer_ids, features.fingerprint, shape)).encode()
 
 
@@ -79,11 +79,11 @@ def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
     max_block, layer_ids, fingerprint, told = json.loads(words)
     projection = None
     if told is not None:
-        shape, dtype, eps = told
+        shape, dtype, eps, (scaled, input_scaled) = told
         weight = np.zeros(shape, jnp.dtype(dtype))
-        projection = FeatureProjection(weight)
-        if eps is not None:
-            projection = FeatureProjection(weight, np.zeros_like(weight[:, 0]), eps)
+        scale = np.zeros_like(weight[:, 0]) if scaled else None
+        input_scale = np.zeros_like(weight[0]) if input_scaled else None
+        projection = FeatureProjection(weight, scale, eps, input_scale)
     return FeatureForm(tuple(layer_ids), projection, fingerprint), max_block
 
 

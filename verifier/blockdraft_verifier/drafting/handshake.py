@@ -109,11 +109,19 @@ def fetch_form(
     if dtype is None:
         raise ValueError(f"the drafter's projection has the unknown element type {described.dtype}")
     rows, columns = response.feature_width, described.input_width
-    normalized = described.HasField("norm_epsilon")
-    elements = _fetch(stub, described.fingerprint, np.empty(rows * (columns + normalized), dtype))
-    weight, scale = np.split(elements, [rows * columns])
+    normalized, before = (
+        described.HasField(name) for name in ("norm_epsilon", "input_norm_epsilon")
+    )
+    if before and columns % rows:
+        raise ValueError(f"the drafter normalizes {rows} elements each out of {columns}")
+    sizes = (rows * columns, rows * normalized, columns * before)
+    elements = _fetch(stub, described.fingerprint, np.empty(sum(sizes), dtype))
+    weight, scale, input_scale = np.split(elements, np.cumsum(sizes[:-1]))
     projection = FeatureProjection(
-        weight.reshape(rows, columns), scale if normalized else None, described.norm_epsilon
+        weight.reshape(rows, columns),
+        scale if normalized else None,
+        described.norm_epsilon if normalized else described.input_norm_epsilon,
+        input_scale if before else None,
     )
     if projection.fingerprint() != described.fingerprint:
         raise ValueError("the drafter's projection is not the one that it described")
