@@ -5,7 +5,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.models.builders import run_dense
+from tests.models.builders import run_dense, write_gguf
 
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
@@ -13,6 +13,16 @@ from blockdraft_models.weights.resolve import resolve_target
 TARGETS = Path(__file__).parent / "targets"
 NAMES = sorted(path.stem for path in TARGETS.glob("*.npz"))
 CONTINUED = 100
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3-moe"])
+def test_gguf_files_of_the_same_weights_are_the_same_model(name: str, tmp_path: Path) -> None:
+    decoder, checkpoint = load_decoder(TARGETS / name, dtype=jnp.float32)
+    write_gguf(decoder, tmp_path / "model.gguf")
+    again, same = load_decoder(tmp_path / "model.gguf", dtype=jnp.float32)
+    assert same.fingerprint == checkpoint.fingerprint
+    tokens = np.load(TARGETS / f"{name}.npz")["token_ids"]
+    np.testing.assert_array_equal(run_dense(again, tokens)[0], run_dense(decoder, tokens)[0])
 
 
 def test_there_are_targets() -> None:

@@ -63,7 +63,7 @@ def run_dense(
 def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> None:
     """Writes a float32 GGUF as llama.cpp would; `changes` replaces (None: drops) tensors."""
     config = decoder.config
-    writer = GGUFWriter(path, "qwen3" if config.qk_norm else "llama")
+    writer = GGUFWriter(path, config.family.replace("_", ""))
     writer.add_name(config.name)
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -78,8 +78,14 @@ def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> No
     writer.add_vocab_size(config.vocab_size)
     writer.add_bos_token_id(config.bos_token_id or 0)
     writer.add_eos_token_id(config.eos_token_ids[0])
+    if config.num_experts:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.experts_per_token)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
     tensors: dict[str, Any] = {
-        name.gguf: permute(weight, name.permuted_heads) if name.permuted_heads else weight
+        name.gguf: permute(weight, name.permuted_heads)
+        if name.permuted_heads
+        else np.ascontiguousarray(weight.swapaxes(-1, -2) if name.transposed else weight)
         for name, weight in decoder_tensors(decoder)
     }
     for name, weight in {**tensors, **changes}.items():

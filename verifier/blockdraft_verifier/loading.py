@@ -124,11 +124,15 @@ def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -
         page_bytes=page.page_bytes,
         budget_bytes=cache_budget_bytes(nnx.state(decoder)),
     )
+    longest = engine.scheduler.max_context_tokens
+    pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]
     logger.info(
-        "sequences of up to %d tokens, a KV cache of %s for %d tokens",
-        engine.scheduler.max_context_tokens,
+        "a KV cache of %s: %d sequences of %d tokens, the longest, or %d of %d",
         size_text(engine.num_pages * page.page_bytes),
-        engine.num_pages * engine.page_size,
+        engine.num_pages // pages[0],
+        longest,
+        engine.num_pages // pages[1],
+        pages[1] * engine.page_size,
     )
     return engine
 

@@ -52,8 +52,12 @@ def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
 
 
 def is_quantized(name: TensorName) -> bool:
-    """Return whether int8 weights have this one as int8: the matrices of the layers."""
-    return name.path.startswith("layers.") and len(name.shape) == 2
+    """Return whether int8 weights have this one as int8: the matrices of the layers.
+
+    Those of experts, and their routers, stay as they are.
+    """
+    is_matrix = name.path.endswith(".weight") and len(name.shape) == 2
+    return name.path.startswith("layers.") and is_matrix
 
 
 def scale_path(name: TensorName) -> str:

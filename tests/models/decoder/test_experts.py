@@ -1,0 +1,103 @@
+"""The experts of a layer against NumPy, by both ways of computing them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tests.models.tiny import LIKE_GPT_OSS, tiny_config
+
+from blockdraft_models.decoder import experts as module
+from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.experts import Experts
+
+PLAIN: dict[str, Any] = {"num_experts": 6, "experts_per_token": 3, "normalized_routing": False}
+CONFIGS = {"softmax over all": PLAIN, "biases": {**LIKE_GPT_OSS, "windows": ()}}
+WAYS: dict[str, Callable[..., Any]] = {
+    "one by one": module._one_by_one,
+    "group by group": module._group_by_group,
+}
+
+
+def random_experts(config: DecoderConfig, seed: int = 0) -> Experts:
+    made = Experts(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
+    rng = np.random.default_rng(seed)
+    for bias in (made.router_bias, made.gate.bias, made.up.bias, made.down.bias):
+        if bias is not None:
+            bias[...] = jnp.asarray(rng.normal(size=bias.shape), jnp.float32)
+    return made
+
+
+def reference(experts: Experts, x: np.ndarray) -> np.ndarray:
+    """One token and one expert at a time, in float64."""
+    config = experts.config
+    wide: Any = jax.tree.map(
+        lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(experts))
+    )
+    out = np.zeros(x.shape)
+    for number, row in enumerate(x.astype(np.float64)):
+        scores = wide["router"] @ row + wide.get("router_bias", 0.0)
+        best = np.argsort(-scores)[: config.experts_per_token]
+        among = scores[best] if config.normalized_routing else scores
+        shares = np.exp(scores[best] - scores.max()) / np.exp(among - scores.max()).sum()
+        for expert, share in zip(best, shares, strict=True):
+
+            def mapped(name: str, y: np.ndarray, expert: int = int(expert)) -> np.ndarray:
+                bias = wide[name].get("bias")
+                z: np.ndarray = y @ wide[name]["weight"][expert]
+                return z if bias is None else z + bias[expert]
+
+            gate, up = mapped("gate", row), mapped("up", row)
+            if config.activation == "clamped":
+                gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+                inner = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+            else:
+                inner = gate / (1 + np.exp(-gate)) * up
+            out[number] += share * mapped("down", inner)
+    return out
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_ways_are_the_reference(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = random_experts(tiny_config(**CONFIGS[name]))
+    x = np.random.default_rng(1).normal(size=(9, 32)).astype(np.float32)
+    monkeypatch.setattr(module, "_one_by_one", WAYS[way])
+    expected = reference(experts, x)
+    found = np.asarray(experts(jnp.asarray(x)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    # In a scan there are the experts of all layers, of which one is meant.
+    others = [random_experts(experts.config, seed) for seed in (7, 8)]
+    states = [nnx.state(each) for each in (others[0], experts, others[1])]
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *states)
+    pure = nnx.to_pure_dict(stacked)
+    own = nnx.to_pure_dict(nnx.state(experts))
+    pure.update({part: own[part] for part in own if part.startswith("router")})
+    nnx.replace_by_pure_dict(stacked, pure)
+    scanned = nnx.merge(nnx.graphdef(experts), stacked)
+    again = np.asarray(scanned(jnp.asarray(x), jnp.int32(1)))
+    np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_alone_has_the_bits_it_has_beside_others(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts = random_experts(tiny_config(**PLAIN))
+    monkeypatch.setattr(module, "_one_by_one", WAYS[way])
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(16, 32)), jnp.bfloat16)
+    graph, state = nnx.split(experts)
+    half = jax.tree.map(lambda part: part.astype(jnp.bfloat16), state)
+
+    @jax.jit
+    def run(rows: jax.Array) -> jax.Array:
+        return nnx.merge(graph, half)(rows)
+
+    together = np.asarray(run(x).astype(jnp.float32))
+    for count in (1, 2, 5, 8):
+        np.testing.assert_array_equal(
+            np.asarray(run(x[:count]).astype(jnp.float32)), together[:count]
+        )
