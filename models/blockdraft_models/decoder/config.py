@@ -16,7 +16,7 @@ from blockdraft_models.decoder.rope_scaling import AnyRopeScaling, RopeScaling
 _NOT_ARCHITECTURE = ("name", "family", "max_position_embeddings", "bos_token_id", "eos_token_ids")
 
 # Several times what any published decoder has, and few enough to be listed one by one.
-_MOST_LAYERS = 1024
+_MOST_LAYERS = _MOST_EXPERTS = 1024
 _LARGEST_SIZE = 2**31 - 1
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_layers"),
@@ -94,6 +94,8 @@ class DecoderConfig:
             raise ValueError("sliding windows of several sizes are not supported")
         if self.rotary_dim is not None and not 0 < self.rotary_dim <= self.head_dim:
             raise ValueError(f"{self.rotary_dim} of {self.head_dim} elements cannot be rotated")
+        if not 0 <= self.num_experts <= _MOST_EXPERTS:
+            raise ValueError(f"num_experts must be at most {_MOST_EXPERTS}, got {self.num_experts}")
         if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:
             raise ValueError(f"{self.experts_per_token} experts of {self.num_experts} per token")
         special = self.eos_token_ids + (() if self.bos_token_id is None else (self.bos_token_id,))

@@ -11,6 +11,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope_scaling import (
     AnyRopeScaling,
     LinearScaling,
+    LongRopeScaling,
     RopeScaling,
     YarnScaling,
 )
@@ -81,7 +82,8 @@ def rotary_tables(
     frequencies, length = base_frequencies(width, theta), 1.0
     if scaling is not None:
         frequencies = frequencies / divisors(scaling, frequencies, theta)
-        length = scaling.length
+        if isinstance(scaling, YarnScaling | LongRopeScaling):
+            length = scaling.attention_factor
     inverse = jnp.asarray(frequencies.astype(np.float32))
     angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
     cos, sin = jnp.cos(angles), jnp.sin(angles)

@@ -19,8 +19,7 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         """Refuse values for which the interpolation is undefined."""
-        if not 1 <= self.factor < math.inf:
-            raise ValueError(f"rope scaling factor must be at least 1, got {self.factor}")
+        _check_factor(self.factor)
         if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
             raise ValueError(
                 "rope scaling needs 0 < low_freq_factor < high_freq_factor, got "
@@ -29,11 +28,6 @@ class RopeScaling:
         if self.original_max_position_embeddings < 1:
             raise ValueError("rope scaling original_max_position_embeddings must be positive")
 
-    @property
-    def length(self) -> float:
-        """By how much rotated queries and keys are stretched."""
-        return 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
@@ -41,40 +35,49 @@ class LinearScaling:
 
     factor: float
 
-    @property
-    def length(self) -> float:
-        """By how much rotated queries and keys are stretched."""
-        return 1.0
+    def __post_init__(self) -> None:
+        """Refuse what is no factor."""
+        _check_factor(self.factor)
 
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
     """YaRN (arXiv 2309.00071, section 3.2 to 3.4)."""
 
-    factor: float
-    beta_fast: float
-    beta_slow: float
+    factor: float  # by how much what turns slowly is slowed
+    beta_fast: float  # turns in the original context from which on nothing is slowed
+    beta_slow: float  # turns up to which all is slowed
     original_max_position_embeddings: int
-    attention_factor: float
+    attention_factor: float  # what rotated queries and keys are multiplied with
     truncate: bool = True  # whether the ends of the ramp are whole dimensions
 
-    @property
-    def length(self) -> float:
-        """By how much rotated queries and keys are stretched."""
-        return self.attention_factor
+    def __post_init__(self) -> None:
+        """Refuse values for which the interpolation is undefined."""
+        _check_factor(self.factor)
+        if not 0 < self.beta_slow <= self.beta_fast < math.inf:
+            raise ValueError("rope scaling needs 0 < beta_slow <= beta_fast")
+        if self.original_max_position_embeddings < 1 or not 0 < self.attention_factor < math.inf:
+            raise ValueError("rope scaling needs a positive context and attention factor")
 
 
 @dataclass(frozen=True, slots=True)
 class LongRopeScaling:
     """LongRoPE (arXiv 2402.13753) within the original context, where its short factors hold."""
 
-    short_factors: tuple[float, ...]
-    attention_factor: float
+    short_factors: tuple[float, ...]  # by how much each frequency is slowed
+    attention_factor: float  # what rotated queries and keys are multiplied with
 
-    @property
-    def length(self) -> float:
-        """By how much rotated queries and keys are stretched."""
-        return self.attention_factor
+    def __post_init__(self) -> None:
+        """Refuse what are no factors."""
+        if not all(
+            0 < factor < math.inf for factor in (*self.short_factors, self.attention_factor)
+        ):
+            raise ValueError("rope scaling factors must be positive")
 
 
 AnyRopeScaling = RopeScaling | LinearScaling | YarnScaling | LongRopeScaling
+
+
+def _check_factor(factor: float) -> None:
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"rope scaling factor must be at least 1, got {factor}")

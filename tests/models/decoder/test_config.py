@@ -206,6 +206,11 @@ def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str
         ({"rms_norm_eps": 0.0}, "must be positive"),
         ({"eos_token_ids": (260,)}, "outside the vocabulary"),
         ({"bos_token_id": -1}, "outside the vocabulary"),
+        ({"windows": (8, 0)}, "windows of 2 layers, of 3"),
+        ({"windows": (8, 4, 0)}, "several sizes"),
+        ({"rotary_dim": 10}, "10 of 8 elements"),
+        ({"num_experts": 4, "experts_per_token": 5}, "5 experts of 4"),
+        ({"num_experts": 2**40, "experts_per_token": 1}, "at most 1024"),
     ],
 )
 def test_impossible_shapes_are_refused(change: dict[str, Any], message: str) -> None:
@@ -217,6 +222,21 @@ def test_impossible_shapes_are_refused(change: dict[str, Any], message: str) -> 
 def test_impossible_scalings_are_refused(values: tuple[float, float, float, int]) -> None:
     with pytest.raises(ValueError, match="rope scaling"):
         RopeScaling(*values)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 0.5},
+        {"type": "yarn", "factor": 4.0, "beta_slow": 40.0},
+        {"type": "yarn", "factor": 4.0, "attention_factor": -1.0},
+        {"type": "yarn", "factor": 4.0, "mscale": 1.0},
+        {"type": "longrope", "short_factor": [0.0], "original_max_position_embeddings": 64},
+    ],
+)
+def test_impossible_published_scalings_are_refused(scaling: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="rope scaling"):
+        config_from_hf({**QWEN3_8B, "rope_scaling": scaling})
 
 
 GGUF: dict[str, Any] = {
