@@ -20,7 +20,7 @@ from tests.verifier.support import LAYER_IDS
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_models.decoder.attention import DenseAttend
+from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
 from blockdraft_models.decoder.model import Decoder
 
 LENGTH = 96
@@ -35,7 +35,9 @@ class OneBlockAttend:
     def __init__(self, anchor: Int[Array, ""]) -> None:
         self._anchor = anchor
 
-    def __call__(self, q: Array, k: Array, v: Array, cache: Any, /) -> tuple[Array, Any]:
+    def __call__(
+        self, q: Array, k: Array, v: Array, cache: Any, reach: Reach = EVERYTHING, /
+    ) -> tuple[Array, Any]:
         keys = jnp.concatenate([cache[0], k])
         values = jnp.concatenate([cache[1], v])
         group = q.shape[1] // k.shape[1]

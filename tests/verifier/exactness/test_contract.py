@@ -33,8 +33,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "wide heads": {"kind": "qwen3", "head_dim": 64, "hidden_size": 96, "num_kv_heads": 1},
     # Widths that divide evenly by nothing, and as many key heads as query heads.
     "odd": {"kind": "llama", "head_dim": 20, "hidden_size": 44, "num_heads": 3, "num_kv_heads": 3},
-    "like gpt-oss": LIKE_GPT_OSS,
-    "like Gemma 3": LIKE_GEMMA3,
+    # Windows, sinks, experts, and norms of other kinds.
+    "like gpt-oss and Gemma 3": {**LIKE_GEMMA3, **LIKE_GPT_OSS},
 }
 
 
