@@ -16,7 +16,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
 from blockdraft_models.decoder.layer import activated, linear_part, parameter
-from blockdraft_models.decoder.products import project
+from blockdraft_models.decoder.products import project, row_sums
 from blockdraft_models.decoder.sharding import EMBED, EXPERTS, MODEL_AXIS, Axes
 
 
@@ -116,9 +116,10 @@ class Experts(nnx.Module):
         if self.router_bias is not None:
             scores = scores + self.router_bias[...].astype(jnp.float32)[None, :]
         best, chosen = jax.lax.top_k(scores, self.config.experts_per_token)
-        if self.config.normalized_routing:
-            return chosen, jax.nn.softmax(best, axis=-1)
-        return chosen, jnp.take_along_axis(jax.nn.softmax(scores, axis=-1), chosen, axis=-1)
+        among = best if self.config.normalized_routing else scores
+        # Not JAX's softmax, whose sums depend on the number of rows on CPU.
+        top = best[:, :1]
+        return chosen, jnp.exp(best - top) / row_sums(jnp.exp(among - top))[:, None]
 
 
 def divide_experts(model: nnx.Module, mesh: Mesh) -> None:
@@ -166,10 +167,8 @@ def _one_by_one(
 
         def computed() -> Array:
             gate, up = (_mapped(x, *each) for each in mine[:2])
-            return (
-                _mapped(activated(kind, gate) * linear_part(kind, up), *mine[2]).astype(jnp.float32)
-                * share
-            )
+            down = _mapped(activated(kind, gate) * linear_part(kind, up), *mine[2])
+            return down.astype(jnp.float32) * share
 
         wanted = jnp.any(chosen == this)
         return total + jax.lax.cond(wanted, computed, lambda: jnp.zeros_like(total)), None

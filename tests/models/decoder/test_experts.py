@@ -101,3 +101,19 @@ def test_a_row_alone_has_the_bits_it_has_beside_others(
         np.testing.assert_array_equal(
             np.asarray(run(x[:count]).astype(jnp.float32)), together[:count]
         )
+
+
+# As many experts as Qwen3's: sums of so many are added up in another order beside other rows.
+@pytest.mark.parametrize("normalized", [False, True])
+def test_a_row_is_routed_alone_as_beside_others(*, normalized: bool) -> None:
+    many = {"num_experts": 128, "experts_per_token": 8, "normalized_routing": normalized}
+    experts = Experts(tiny_config(**many), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(experts)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(600, 32)), jnp.bfloat16)
+    route = jax.jit(lambda rows: nnx.merge(graph, state)._route(rows))
+    chosen, shares = map(np.asarray, route(x))
+    assert np.allclose(shares.sum(axis=1), 1) == normalized
+    for count in (1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128, 511, 512, 513):
+        some, theirs = map(np.asarray, route(x[:count]))
+        np.testing.assert_array_equal(some, chosen[:count])
+        np.testing.assert_array_equal(theirs, shares[:count], str(count))
