@@ -13,7 +13,6 @@ class KnownPair:
     """A target, and the drafter that `--drafter auto` takes for it."""
 
     target: str  # hub id, or a known name
-    family: str  # as in `families.table`
     drafter: str  # hub id, or what ships
     method: str
     verified: str  # how far the pair was tried
@@ -24,24 +23,22 @@ _FAMILY = "family"  # tested with small random weights
 _COMPILED = "family, compiled for TPU"
 
 KNOWN_PAIRS: tuple[KnownPair, ...] = (
-    KnownPair("smollm2-135m", "llama", "included", "EAGLE-3, DFlash", "run"),
+    KnownPair("smollm2-135m", "included", "EAGLE-3, DFlash", "run"),
     *(
-        KnownPair(target, family, f"z-lab/{drafter}", "DFlash", verified, thinking)
-        for target, family, drafter, verified, thinking in (
-            ("Qwen/Qwen3-4B", "qwen3", "Qwen3-4B-DFlash-b16", _COMPILED, False),
-            ("Qwen/Qwen3-8B", "qwen3", "Qwen3-8B-DFlash-b16", _COMPILED, False),
+        KnownPair(target, f"z-lab/{drafter}", "DFlash", verified, thinking)
+        for target, drafter, verified, thinking in (
+            ("Qwen/Qwen3-4B", "Qwen3-4B-DFlash-b16", _COMPILED, False),
+            ("Qwen/Qwen3-8B", "Qwen3-8B-DFlash-b16", _COMPILED, False),
             (
                 "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-                "qwen3_moe",
                 "Qwen3-Coder-30B-A3B-DFlash",
                 _COMPILED,
                 True,
             ),
-            ("openai/gpt-oss-20b", "gpt_oss", "gpt-oss-20b-DFlash", _FAMILY, True),
-            ("openai/gpt-oss-120b", "gpt_oss", "gpt-oss-120b-DFlash", _FAMILY, True),
+            ("openai/gpt-oss-20b", "gpt-oss-20b-DFlash", _FAMILY, True),
+            ("openai/gpt-oss-120b", "gpt-oss-120b-DFlash", _FAMILY, True),
             (
                 "meta-llama/Llama-3.1-8B-Instruct",
-                "llama",
                 "LLaMA3.1-8B-Instruct-DFlash-UltraChat",
                 _COMPILED,
                 True,

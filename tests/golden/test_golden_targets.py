@@ -1,10 +1,12 @@
 """Public checkpoint formats, loaded and run, against what Hugging Face transformers computes."""
 
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.models.builders import run_dense, write_gguf
 
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
@@ -23,6 +25,19 @@ def test_gguf_files_of_the_same_weights_are_the_same_model(name: str, tmp_path: 
     assert same.fingerprint == checkpoint.fingerprint
     tokens = np.load(TARGETS / f"{name}.npz")["token_ids"]
     np.testing.assert_array_equal(run_dense(again, tokens)[0], run_dense(decoder, tokens)[0])
+
+
+def test_the_text_model_of_one_for_images_is_read(tmp_path: Path) -> None:
+    source = TARGETS / "gemma3"
+    tensors = load_file(source / "model.safetensors")
+    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    wrapped["vision_tower.patches.weight"] = np.zeros((2, 2), np.float32)
+    save_file(wrapped, tmp_path / "model.safetensors")
+    text = json.loads((source / "config.json").read_text())
+    config = {"model_type": "gemma3", "eos_token_id": [1, 3], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    _, checkpoint = load_decoder(tmp_path, dtype=jnp.float32)
+    assert checkpoint.fingerprint == load_decoder(source, dtype=jnp.float32)[1].fingerprint
 
 
 def test_there_are_targets() -> None:

@@ -1,4 +1,4 @@
-"""The target decoder: Llama 3.x, Qwen3 and SmolLM2 from one module.
+"""The target decoder: every family from one module.
 
 Read `config` (its shape), `model` (all layers), `decoder_layer` (one of them), `layer` and
 `experts` (what it is made of), `attention` (the seam to the KV cache), `rope` (positions) and

@@ -9,7 +9,12 @@ import math
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from blockdraft_models.decoder.rope_scaling import AnyRopeScaling, RopeScaling
+from blockdraft_models.decoder.rope_scaling import (
+    AnyRopeScaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 
 # What does not change the function computed by the weights stays out of fingerprints: the same
 # weights are published under several names, context limits and stop tokens.
@@ -92,8 +97,13 @@ class DecoderConfig:
             raise ValueError(f"windows of {len(self.windows)} layers, of {self.num_layers}")
         if len({*self.windows, 0}) > 2:
             raise ValueError("sliding windows of several sizes are not supported")
-        if self.rotary_dim is not None and not 0 < self.rotary_dim <= self.head_dim:
-            raise ValueError(f"{self.rotary_dim} of {self.head_dim} elements cannot be rotated")
+        rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
+        if not 0 < rotated <= self.head_dim or rotated % 2:
+            raise ValueError(f"{rotated} of {self.head_dim} elements cannot be rotated")
+        if isinstance(self.rope_scaling, LongRopeScaling):
+            self.rope_scaling.check(rotated // 2)
+        if self.rope_theta <= 1 and isinstance(self.rope_scaling, YarnScaling):
+            raise ValueError("rope scaling by YaRN needs a rope_theta above 1")
         if not 0 <= self.num_experts <= _MOST_EXPERTS:
             raise ValueError(f"num_experts must be at most {_MOST_EXPERTS}, got {self.num_experts}")
         if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:

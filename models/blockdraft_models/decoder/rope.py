@@ -46,11 +46,6 @@ def divisors(scaling: AnyRopeScaling, frequencies: Frequencies, theta: float) ->
     if isinstance(scaling, YarnScaling):
         ramp = _yarn_ramp(scaling, len(frequencies), theta)
         return np.asarray(1.0 / (ramp / scaling.factor + 1.0 - ramp))
-    if len(scaling.short_factors) != len(frequencies):
-        raise ValueError(
-            f"rope scaling has {len(scaling.short_factors)} factors for {len(frequencies)} "
-            "frequencies"
-        )
     return np.asarray(scaling.short_factors)
 
 

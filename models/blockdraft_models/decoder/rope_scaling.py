@@ -74,6 +74,13 @@ class LongRopeScaling:
         ):
             raise ValueError("rope scaling factors must be positive")
 
+    def check(self, frequencies: int) -> None:
+        """Refuse, by a ValueError, more or fewer factors than frequencies."""
+        if len(self.short_factors) != frequencies:
+            raise ValueError(
+                f"rope scaling has {len(self.short_factors)} factors for {frequencies} frequencies"
+            )
+
 
 AnyRopeScaling = RopeScaling | LinearScaling | YarnScaling | LongRopeScaling
 

@@ -28,7 +28,6 @@ _LLAMA3_KEYS = (
 class Family:
     """Decoders that write configurations and name weights in one way."""
 
-    title: str  # as people call it
     model_type: str  # in `config.json`, and `DecoderConfig.family`
     # What of a `config.json` is this family's own, as fields of `DecoderConfig`; a ValueError says
     # what is not supported.

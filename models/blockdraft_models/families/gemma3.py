@@ -67,4 +67,4 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield names.norm("mlp_output_norm", "post_feedforward_layernorm", "post_ffw_norm")
 
 
-GEMMA3 = Family("Gemma 3", "gemma3_text", _fields, _layer)
+GEMMA3 = Family("gemma3_text", _fields, _layer)

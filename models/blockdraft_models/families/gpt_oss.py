@@ -48,4 +48,4 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield one("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
 
 
-GPT_OSS = Family("gpt-oss", "gpt_oss", _fields, _layer)
+GPT_OSS = Family("gpt_oss", _fields, _layer)

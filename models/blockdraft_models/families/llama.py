@@ -43,6 +43,6 @@ def _permuted_layer(names: LayerNames) -> Iterator[TensorName]:
     return plain_layer(names, permuted=True)
 
 
-LLAMA = Family("Llama 3, SmolLM2", "llama", _llama, _permuted_layer, gguf="llama")
+LLAMA = Family("llama", _llama, _permuted_layer, gguf="llama")
 # Their GGUF files say "llama", and so the fingerprint is that of one.
-MISTRAL = Family("Mistral", "mistral", _mistral, _permuted_layer, same_as=("ministral",))
+MISTRAL = Family("mistral", _mistral, _permuted_layer, same_as=("ministral",))

@@ -61,4 +61,4 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield names("mlp.down.weight", "mlp.down_proj.weight", "ffn_down.weight", (hidden, inner))
 
 
-PHI3 = Family("Phi-4", "phi3", _fields, _layer)
+PHI3 = Family("phi3", _fields, _layer)

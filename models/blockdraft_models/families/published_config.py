@@ -119,7 +119,6 @@ def config_from_gguf(
         eos_token_ids=token_ids(list(dict.fromkeys(stop for stop in stops if stop is not None))),
         num_experts=experts,
         experts_per_token=key("expert_used_count", 0),
-        # llama.cpp normalizes those of Qwen3 always.
     )
 
 

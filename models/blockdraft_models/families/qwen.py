@@ -57,6 +57,6 @@ def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
         yield one(f"mlp.{name}.weight", *stored, (count, *sizes))
 
 
-QWEN2 = Family("Qwen2, Qwen2.5", "qwen2", _qwen2, plain_layer, gguf="qwen2")
-QWEN3 = Family("Qwen3", "qwen3", _qwen3, plain_layer, gguf="qwen3")
-QWEN3_MOE = Family("Qwen3 MoE", "qwen3_moe", _qwen3_moe, _sparse_layer, gguf="qwen3moe")
+QWEN2 = Family("qwen2", _qwen2, plain_layer, gguf="qwen2")
+QWEN3 = Family("qwen3", _qwen3, plain_layer, gguf="qwen3")
+QWEN3_MOE = Family("qwen3_moe", _qwen3_moe, _sparse_layer, gguf="qwen3moe")

@@ -59,11 +59,22 @@ class DequantizedWeights:
             for suffix in _SCALES
             if name + suffix in self._shapes and stored.dtype(name) in _NARROW
         }
+        # What has not the form of MXFP4 stays under its own name, which no decoder has.
         self._blocked = {
             name.removesuffix(_BLOCKS)
             for name in self._shapes
-            if name.endswith(_BLOCKS) and name.removesuffix(_BLOCKS) + _BLOCK_SCALES in self._shapes
+            if name.endswith(_BLOCKS) and self._is_mxfp4(name.removesuffix(_BLOCKS))
         }
+
+    def _is_mxfp4(self, base: str) -> bool:
+        blocks, scales = base + _BLOCKS, base + _BLOCK_SCALES
+        shape = self._shapes[blocks]
+        return (
+            len(shape) == 4
+            and shape[3] == 16
+            and self._shapes.get(scales) == shape[:3]
+            and self._stored.dtype(blocks) == self._stored.dtype(scales) == "U8"
+        )
 
     def __enter__(self) -> "DequantizedWeights":
         """Return self."""

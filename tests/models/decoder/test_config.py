@@ -12,7 +12,7 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope import rotary_tables
-from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.decoder.rope_scaling import LongRopeScaling, RopeScaling, YarnScaling
 from blockdraft_models.families.published_config import (
     config_from_gguf,
     config_from_hf,
@@ -209,6 +209,15 @@ def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str
         ({"windows": (8, 0)}, "windows of 2 layers, of 3"),
         ({"windows": (8, 4, 0)}, "several sizes"),
         ({"rotary_dim": 10}, "10 of 8 elements"),
+        ({"rotary_dim": 5}, "5 of 8 elements"),
+        ({"rope_scaling": LongRopeScaling((1.0,), 1.0)}, "1 factors for 4 frequencies"),
+        (
+            {"rope_scaling": YarnScaling(4.0, 32.0, 1.0, 64, 1.0), "rope_theta": 1.0},
+            "rope_theta above 1",
+        ),
+            {"rope_scaling": YarnScaling(4.0, 32.0, 1.0, 64, 1.0), "rope_theta": 1.0},
+            "rope_theta above 1",
+        ),
         ({"num_experts": 4, "experts_per_token": 5}, "5 experts of 4"),
         ({"num_experts": 2**40, "experts_per_token": 1}, "at most 1024"),
     ],

@@ -106,8 +106,8 @@ def test_a_row_alone_has_the_bits_it_has_beside_others(
 # As many experts as Qwen3's: sums of so many are added up in another order beside other rows.
 @pytest.mark.parametrize("normalized", [False, True])
 def test_a_row_is_routed_alone_as_beside_others(*, normalized: bool) -> None:
-    many = {"num_experts": 128, "experts_per_token": 8, "normalized_routing": normalized}
-    experts = Experts(tiny_config(**many), dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    config = tiny_config(num_experts=128, experts_per_token=8, normalized_routing=normalized)
+    experts = Experts(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     graph, state = nnx.split(experts)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(600, 32)), jnp.bfloat16)
     route = jax.jit(lambda rows: nnx.merge(graph, state)._route(rows))
