@@ -15,6 +15,7 @@ from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of, published_method
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope_scaling import LinearScaling, RopeScaling, YarnScaling
+from blockdraft_models.families.table import family_of_model_type
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.quantization import WeightFormat
@@ -220,7 +221,9 @@ def target_shape(name: str) -> DecoderConfig:
     """Return the shape of a target: a published one by name, or that of a checkpoint."""
     if name in SHAPES:
         return SHAPES[name]
-    return load_checkpoint_config(resolve_target(name)).config
+    config = load_checkpoint_config(resolve_target(name)).config
+    family_of_model_type(config.family)  # refuses those that we do not compute
+    return config
 
 
 def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftConfig | None:

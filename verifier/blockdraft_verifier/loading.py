@@ -14,6 +14,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import cache_dtype, serving_dtype
+from blockdraft_models.torch_target.loading import load_torch_decoder, torch_versions
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
@@ -66,15 +67,20 @@ def load_target(
             progress(done, total)
             report("loading weights", done, total)
 
-        decoder, checkpoint = load_decoder(
-            path,
-            dtype=dtype,
-            weights=settings.engine.weights,
-            placement=placement,
-            progress=shown,
-        )
-    if jax.default_backend() == "tpu":
-        decoder = ScannedDecoder(decoder, placement)
+        if settings.engine.implementation == "torch":
+            decoder, checkpoint = load_torch_decoder(path, dtype=dtype, placement=placement)
+            computed_by = f"{compiler()}, {torch_versions()}"
+        else:
+            decoder, checkpoint = load_decoder(
+                path,
+                dtype=dtype,
+                weights=settings.engine.weights,
+                placement=placement,
+                progress=shown,
+            )
+            computed_by = compiler()
+            if jax.default_backend() == "tpu":
+                decoder = ScannedDecoder(decoder, placement)
     logger.info(
         "loaded %s (%s) in %.1f s",
         model_name(settings.target),
@@ -89,7 +95,7 @@ def load_target(
         settings.engine.weights,
         device_kind(),
         jax.device_count(),
-        compiler(),
+        computed_by,
     )
     mirror = None
     if settings.slice is not None:
@@ -113,7 +119,7 @@ def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -
         decoder.config,
         1,
         engine.page_size,
-        cache_dtype(decoder.embedding.table[...].dtype),
+        cache_dtype(decoder.dtype),
         mesh=mesh,
         stacked=isinstance(decoder, ScannedDecoder),
     )

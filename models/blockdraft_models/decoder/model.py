@@ -51,6 +51,11 @@ class Decoder(nnx.Module):
         self.head = head
 
     @property
+    def dtype(self) -> jnp.dtype:
+        """The element type of activations, and of weights unless they are int8."""
+        return self.embedding.table[...].dtype
+
+    @property
     def cache_count(self) -> int:
         """How many caches a call takes: one per layer."""
         return len(self.layers)

@@ -154,12 +154,27 @@ def read_config(
     family: Family, config: Published, generation_config: Published | None = None
 ) -> DecoderConfig:
     """Read a `config.json` of a family; stop tokens of a `generation_config.json` win."""
+    common = published_sizes(family.model_type, config, generation_config)
+    refuse(config, "mlp_bias")
+    own = family.fields(config)
+    head_dim = common["head_dim"]
+    if own.setdefault("rotary_dim", None) is None and rotary_dim(config, head_dim) is not None:
+        raise ValueError("rotary embedding of a part of the head is not supported")
+    if "rope_theta" not in own:
+        own["rope_theta"], own["rope_scaling"] = rope(config)
+    return DecoderConfig(**{**common, **own})
+
+
+def published_sizes(
+    model_type: str, config: Published, generation_config: Published | None = None
+) -> dict[str, Any]:
+    """Read what all families call alike, as fields of `DecoderConfig`."""
     hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     eos = (generation_config or {}).get("eos_token_id", config.get("eos_token_id"))
     head_dim = count(config, "head_dim", hidden // max(heads, 1))
-    common: dict[str, Any] = {
-        "name": str(config.get("_name_or_path") or family.model_type),
-        "family": family.model_type,
+    return {
+        "name": str(config.get("_name_or_path") or model_type),
+        "family": model_type,
         "vocab_size": count(config, "vocab_size"),
         "hidden_size": hidden,
         "intermediate_size": count(config, "intermediate_size"),
@@ -175,13 +190,6 @@ def read_config(
         "bos_token_id": token_id(config.get("bos_token_id")),
         "eos_token_ids": token_ids(eos),
     }
-    refuse(config, "mlp_bias")
-    own = family.fields(config)
-    if own.setdefault("rotary_dim", None) is None and rotary_dim(config, head_dim) is not None:
-        raise ValueError("rotary embedding of a part of the head is not supported")
-    if "rope_theta" not in own:
-        own["rope_theta"], own["rope_scaling"] = rope(config)
-    return DecoderConfig(**{**common, **own})
 
 
 def token_id(value: Any) -> int | None:

@@ -9,13 +9,14 @@ from blockdraft_models.decoder.rope_scaling import RopeScaling
 from blockdraft_models.families.family import (
     Published,
     count,
+    published_sizes,
     read_config,
     required,
     section,
     token_id,
     token_ids,
 )
-from blockdraft_models.families.table import family_of_gguf, family_of_model_type
+from blockdraft_models.families.table import family_of_gguf, family_of_model_type, is_known
 
 # What a `config.json` calls otherwise.
 _HF_NAMES = {
@@ -29,17 +30,23 @@ _HF_NAMES = {
 _WRITTEN = ("llama", "qwen2", "qwen3")
 
 
-def config_from_hf(config: Published, generation_config: Published | None = None) -> DecoderConfig:
+def config_from_hf(
+    config: Published, generation_config: Published | None = None, *, any_family: bool = False
+) -> DecoderConfig:
     """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
 
-    Of a model for images too, its text model is read. Defaults are those of transformers.
+    Of a model for images too, its text model is read. Defaults are those of transformers. With
+    `any_family`, what a family that is not known computes is left open: only sizes are right.
     """
     text = section(config, "text_config")
     if config.get("model_type") == "gemma3" and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
         config = {**{name: config[name] for name in shared if name in config}, **text}
-    family = family_of_model_type(config.get("model_type"))
-    return read_config(family, config, generation_config)
+    model_type = config.get("model_type")
+    if any_family and not is_known(model_type):
+        sizes = published_sizes(str(model_type), config, generation_config)
+        return DecoderConfig(**sizes, rope_theta=1.0, rope_scaling=None)
+    return read_config(family_of_model_type(model_type), config, generation_config)
 
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:

@@ -25,12 +25,18 @@ _BY_MODEL_TYPE = {
 _BY_GGUF = {family.gguf: family for family in FAMILIES if family.gguf is not None}
 
 
+def is_known(model_type: object) -> bool:
+    """Return whether decoders of this `config.json` are ours to compute."""
+    return model_type in _BY_MODEL_TYPE
+
+
 def family_of_model_type(model_type: object) -> Family:
     """Return the family of a `config.json`; a ValueError says which there are."""
     family = _BY_MODEL_TYPE.get(str(model_type))
     if family is None:
         raise ValueError(
-            f"model_type {model_type!r} is not supported (supported: {', '.join(_BY_MODEL_TYPE)})"
+            f"model_type {model_type!r} is not supported (supported: {', '.join(_BY_MODEL_TYPE)}); "
+            "--implementation torch serves others"
         )
     return family
 

@@ -21,7 +21,7 @@ from blockdraft_models.families.published_config import (
     config_from_hf,
     config_to_hf,
 )
-from blockdraft_models.families.table import tensor_names
+from blockdraft_models.families.table import is_known, tensor_names
 from blockdraft_models.families.tensors import TensorName
 from blockdraft_models.weights.dequantized import DequantizedWeights, check_quantization
 from blockdraft_models.weights.files import read_json
@@ -36,6 +36,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 # Of models for images too, whose other parts are left out.
 _PREFIXES = ("language_model.",)
 _EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
 _OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
@@ -128,19 +129,31 @@ class OpenCheckpoint:
         place = {name: index for index, name in enumerate(self.weights.shapes())}
         return sorted(names, key=lambda name: place[self._stored_names(name)[0]])
 
+    def check_names(self, names: Iterable[TensorName]) -> None:
+        """Check that tensors are there, which families that are not known may call otherwise."""
+        wanted = {k: v for name in names for k, v in name.stored(is_gguf=self.is_gguf).items()}
+        shapes = self.weights.shapes()
+        expected = {self.prefix + name: shape for name, shape in wanted.items()}
+        found = {name: shapes[name] for name in expected if name in shapes}
+        check_tensors(self.checkpoint.path, expected, found)
+
     def _stored_names(self, name: TensorName) -> list[str]:
         return [self.prefix + each for each in name.stored(is_gguf=self.is_gguf)]
 
 
 @contextmanager
-def open_checkpoint(path: Path) -> Iterator[OpenCheckpoint]:
-    """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors."""
+def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenCheckpoint]:
+    """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors.
+
+    With `any_family`, a directory may be of one that `families` does not know. Then its sizes are
+    known, and its tensors as they are stored.
+    """
     if path.is_dir():
         published = read_json(path / "config.json", required=True)
         published.setdefault("_name_or_path", path.name)
         generation = read_json(path / "generation_config.json")
         with _refusals(path):
-            config = config_from_hf(published, generation)
+            config = config_from_hf(published, generation, any_family=any_family)
             quantization = section(published, "quantization_config")
             if quantization:
                 check_quantization(quantization)
@@ -192,10 +205,17 @@ def _refusals(path: Path) -> Iterator[None]:
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
     is_gguf = isinstance(weights, GGUFWeights)
     shapes = weights.shapes()
+    if is_known(config.family):
+        names, description = list(tensor_names(config)), config.canonical_json()
+    else:
+        names = [TensorName(name, name, name, shape) for name, shape in sorted(shapes.items())]
+        description = f"{config.family} {config.canonical_json()}"
+        # A `config.json` leaves out what is its family's default.
+        config = replace(config, tie_word_embeddings=_HEAD not in shapes)
     prefix = next((each for each in _PREFIXES if each + _EMBEDDING in shapes), "")
     expected = {
         prefix + name: shape
-        for tensor in tensor_names(config)
+        for tensor in names
         for name, shape in tensor.stored(is_gguf=is_gguf).items()
     }
     found = {
@@ -210,9 +230,9 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
     unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
     fingerprint = remembered_fingerprint(
         weights.files(),
-        config.canonical_json(),
+        description,
         lambda: decoder_fingerprint(
-            config, unnamed.in_stored_order(tensor_names(config)), unnamed.read
+            description, names, unnamed.in_stored_order(names), unnamed.read
         ),
         default_cache_dir() / "fingerprints",
     )
@@ -243,7 +263,7 @@ def check_tensors(
 
 def _ignorable(name: str, config: DecoderConfig) -> bool:
     # Some exports repeat the tied head, or store the rotary frequencies that config implies.
-    tied_copy = config.tie_word_embeddings and name == "lm_head.weight"
+    tied_copy = config.tie_word_embeddings and name == _HEAD
     return tied_copy or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
 
 

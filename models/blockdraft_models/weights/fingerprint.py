@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 
 from blockdraft_models.cache import write_at_once
-from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName
 from blockdraft_models.processor import usable_cores
 
@@ -45,16 +43,19 @@ RowReader = Callable[[TensorName, slice], Any]
 
 
 def decoder_fingerprint(
-    config: DecoderConfig, in_stored_order: Iterable[TensorName], read: RowReader
+    description: str,
+    names: Iterable[TensorName],
+    in_stored_order: Iterable[TensorName],
+    read: RowReader,
 ) -> str:
-    """Identify a decoder by 16 hex digits; several threads read its tensors in this order."""
+    """Identify a decoder by 16 hex digits; several threads read its tensors as they are stored."""
     # Both release Python's lock: reading and converting by NumPy, and hashing.
     with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
         running = {
             name: pool.submit(values_digest, _blocks(name, read)) for name in in_stored_order
         }
-        digests = [running[name].result() for name in tensor_names(config)]
-    return combined(config.canonical_json(), digests)
+        digests = [running[name].result() for name in names]
+    return combined(description, digests)
 
 
 def values_digest(blocks: Iterable[Any]) -> bytes:
@@ -79,6 +80,9 @@ def combined(description: str, digests: Iterable[bytes]) -> str:
 
 
 def _blocks(name: TensorName, read: RowReader) -> Iterator[Any]:
+    if not name.shape:
+        yield read(name, slice(None))
+        return
     rows, row_bytes = name.shape[0], 4 * math.prod(name.shape[1:])
     unit = rows // name.permuted_heads if name.permuted_heads else 1
     step = max(unit, _BLOCK_BYTES // row_bytes // unit * unit)

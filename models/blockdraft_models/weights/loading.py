@@ -55,8 +55,11 @@ class EmbeddingAndHead(NamedTuple):
 
 
 def load_checkpoint_config(path: Path) -> Checkpoint:
-    """Identify a checkpoint, of which all weights are read unless its fingerprint is remembered."""
-    with open_checkpoint(path) as source:
+    """Identify a checkpoint of any family.
+
+    All weights are read unless its fingerprint is remembered.
+    """
+    with open_checkpoint(path, any_family=True) as source:
         return source.checkpoint
 
 
@@ -109,11 +112,12 @@ def load_embedding_and_head(
     placement: Placement | None = None,
     progress: Progress | None = None,
 ) -> tuple[EmbeddingAndHead, Checkpoint]:
-    """Load only the embedding and the head of a target; see `load_decoder`."""
-    with open_checkpoint(path) as source:
+    """Load only the embedding and the head of a target of any family; see `load_decoder`."""
+    with open_checkpoint(path, any_family=True) as source:
         config = source.checkpoint.config
         table, untied = embedding_name(config), head_name(config)
         wanted = [table] if untied is None else [table, untied]
+        source.check_names(wanted)
         loaded = dict(
             _stream_weights(
                 source, dict.fromkeys(wanted, (VOCAB, EMBED)), dtype, placement, progress

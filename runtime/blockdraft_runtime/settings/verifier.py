@@ -94,6 +94,11 @@ class EngineSettings:
         "loaded; slower on CPU",
         common=True,
     )
+    implementation: Literal["auto", "torch"] = setting(
+        "auto",
+        "`torch` computes the target by its module of transformers, for families that are not "
+        "ours; slower, on one device, and needs `pip install 'blockdraft[torch]'`",
+    )
     allow_inexact: bool = setting(
         False,
         "serve a bfloat16 target although its steps are not batch-invariant here, so that "
@@ -139,6 +144,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check(self)
+        if self.implementation == "torch" and self.weights == "int8":
+            raise ValueError("--implementation torch and --weights int8 exclude each other")
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ def test_missing_extra_and_misshapen_tensors_are_named(checkpoint: Path) -> None
     [
         ("config.json", b"{", "cannot read"),
         ("config.json", b"[]", "JSON object"),
-        ("config.json", b'{"model_type": "gpt2"}', "not supported"),
+        ("config.json", b'{"model_type": "gpt2"}', "lacks 'hidden_size'"),
         ("model.safetensors", b"\x00" * 20, "cannot read"),
         ("model.safetensors.index.json", b"{}", "no weight_map"),
     ],

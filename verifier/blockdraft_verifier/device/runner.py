@@ -128,7 +128,7 @@ class ModelRunner:
         self._graph, self._weights = nnx.split(decoder)
         self._leaves = jax.tree.leaves(self._weights)
         self.model = decoder.config
-        self.dtype = decoder.embedding.table[...].dtype
+        self.dtype = decoder.dtype
         self.settings = settings
         self.layout = CacheLayout.of(
             decoder.config,
