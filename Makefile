@@ -13,6 +13,8 @@ TOOLS := $(DEPLOY)/.installed
 # So have the clients of others.
 CLIENTS := $(VENV)/clients
 ASKERS := $(CLIENTS)/.installed
+# And PyTorch, which is larger than all else together.
+TORCH := $(VENV)/torch
 # Of `make chaos`, `make fuzz` and `make soak`, which takes so many minutes.
 SEED := 1
 MINUTES := 30
@@ -29,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-slow test-deploy audit lint types protos docs site locks format clean
+.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-torch test-slow test-deploy audit lint types protos docs site locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -70,6 +72,12 @@ $(ASKERS): tests/clients/requirements.txt tests/clients/package.json | $(BIN)/py
 	$(CLIENTS)/bin/npm install --silent --no-audit --no-fund --no-package-lock --prefix $(CLIENTS)
 	@touch $@
 
+$(TORCH)/.installed: $(PINS) | $(BIN)/python
+	@echo "installing blockdraft[torch,dev] into $(TORCH)" >&2
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[torch,dev]'
+	@touch $@
+
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
 	@$(BIN)/blockdraft demo
 
@@ -81,6 +89,9 @@ test: $(DEV)  ## run the tests that take seconds
 
 test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 	$(BIN)/python -m pytest -q $(WORKERS) -m "tpu and not slow" $(call marked,tpu)
+
+test-torch: $(TORCH)/.installed  ## run targets in PyTorch
+	$(TORCH)/bin/python -m pytest -q tests/models/torch_target
 
 test-slow: $(DEV) $(ASKERS)  ## run the tests that take minutes, some of them compiled as for production
 	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true \

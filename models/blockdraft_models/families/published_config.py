@@ -45,7 +45,8 @@ def config_from_hf(
     model_type = config.get("model_type")
     if any_family and not is_known(model_type):
         sizes = published_sizes(str(model_type), config, generation_config)
-        return DecoderConfig(**sizes, rope_theta=1.0, rope_scaling=None)
+        # A drafter made for it rotates so; how the target does, its module knows.
+        return DecoderConfig(**sizes, rope_theta=10000.0, rope_scaling=None)
     return read_config(family_of_model_type(model_type), config, generation_config)
 
 

@@ -8,9 +8,9 @@ step is traced; a compiled step knows nothing of PyTorch.
 import math
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,9 +37,10 @@ from blockdraft_models.weights.checkpoint import Checkpoint
 _ATTENTION = "blockdraft"
 # A module keeps what it computes with in itself while it is traced, and two steps compile at once.
 _TRACING = threading.Lock()
-# Sequences of the comparison with PyTorch, and how far logits may differ, of the largest one.
+# Sequences of the comparison with PyTorch, and by how much of their deviation logits may differ.
+# Of 30 layers in bfloat16 rounding alone makes 0.13; a wrong scale of scores made 0.37 of three.
 _COMPARED = (2, 12)
-_TOLERANCE = {jnp.dtype(jnp.float32): 1e-3, jnp.dtype(jnp.bfloat16): 0.05}
+_TOLERANCE = {jnp.dtype(jnp.float32): 1e-3, jnp.dtype(jnp.bfloat16): 0.3}
 
 
 @dataclass
@@ -75,9 +76,7 @@ class TorchDecoder(Decoder):
             expected = module(torch.as_tensor(token_ids)).logits.float().numpy()
         module.set_attn_implementation(_ATTENTION)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        where = None
-        if placement is not None:
-            where = NamedSharding(placement.mesh, PartitionSpec())
+        where = placement and NamedSharding(placement.mesh, PartitionSpec())
         env = torchax.default_env()
         self.names = tuple(tensors)
         self.weights = nnx.List(
@@ -87,7 +86,7 @@ class TorchDecoder(Decoder):
         self.computed_in = dtype
         module.to("meta").tie_weights()
         self.module = _tapped(module, self.config.num_layers)
-        _compare(self, token_ids, expected, _TOLERANCE[dtype], checkpoint)
+        _compare(self, token_ids, expected, checkpoint.path)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -126,9 +125,10 @@ class TorchDecoder(Decoder):
         env = torchax.default_env()
         values = env.j2t_iso([weight[...] for weight in self.weights])
         named = dict(zip(self.names, values, strict=True))
-        with ExitStack() as stack:
-            for each in (_TRACING, *_as_pytorch_computes(), env, torch.no_grad()):
-                stack.enter_context(each)
+        # PyTorch promotes types and ranks, and multiplies float32 as such, which a TPU does not.
+        promotes = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+        precise = jax.default_matmul_precision("highest")
+        with _TRACING, promotes[0], promotes[1], precise, env, torch.no_grad():
             token = _CALL.set(call)
             try:
                 given = {**env.j2t_iso(inputs), "use_cache": False}
@@ -136,15 +136,6 @@ class TorchDecoder(Decoder):
             finally:
                 _CALL.reset(token)
         return logits
-
-
-def _as_pytorch_computes() -> tuple[Any, ...]:
-    """Have JAX promote types and ranks, and multiply float32 as such, which a TPU does not."""
-    return (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        jax.default_matmul_precision("highest"),
-    )
 
 
 def _loaded(checkpoint: Checkpoint, dtype: np.dtype[Any]) -> Any:
@@ -226,11 +217,7 @@ def _attention(
 
 
 def _compare(
-    decoder: TorchDecoder,
-    token_ids: np.ndarray,
-    expected: np.ndarray,
-    tolerance: float,
-    checkpoint: Checkpoint,
+    decoder: TorchDecoder, token_ids: np.ndarray, expected: np.ndarray, path: Path
 ) -> None:
     """Refuse a decoder that does not compute what PyTorch does for some sequences.
 
@@ -247,10 +234,9 @@ def _compare(
     try:
         found = np.asarray(logits(decoder, jnp.asarray(token_ids.reshape(-1), jnp.int32)))
     except Exception as error:  # whatever an operation raises that cannot be compiled
-        raise CheckpointError(f"{checkpoint.path} cannot run on JAX: {error}") from error
-    off = np.abs(found.reshape(expected.shape) - expected).max() / np.abs(expected).max()
-    if not off <= tolerance:
+        raise CheckpointError(f"{path} cannot run on JAX: {error}") from error
+    off = float(np.std(found.reshape(expected.shape) - expected) / np.std(expected))
+    if not off <= _TOLERANCE[decoder.dtype]:
         raise CheckpointError(
-            f"{checkpoint.path}: logits on JAX are off by {off:.2g} of PyTorch's largest, more "
-            f"than {tolerance}"
+            f"{path}: on JAX logits are off by {off:.2g} of their deviation in PyTorch"
         )

@@ -96,8 +96,8 @@ class EngineSettings:
     )
     implementation: Literal["auto", "torch"] = setting(
         "auto",
-        "`torch` computes the target by its module of transformers, for families that are not "
-        "ours; slower, on one device, and needs `pip install 'blockdraft[torch]'`",
+        "`torch` computes the target by its module of transformers, for families that `auto` does "
+        "not know; on one device, and needs `pip install 'blockdraft[torch]'`",
     )
     allow_inexact: bool = setting(
         False,

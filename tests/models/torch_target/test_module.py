@@ -1,4 +1,7 @@
-"""Modules of transformers as targets, against transformers itself and in the engine."""
+"""Modules of transformers as targets, against transformers itself and in the engine.
+
+`make test-torch` runs it: where there is no PyTorch it is skipped.
+"""
 
 from pathlib import Path
 from typing import Any
