@@ -35,7 +35,7 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
                 _COMPILED,
                 True,
             ),
-            ("openai/gpt-oss-20b", "gpt-oss-20b-DFlash", _FAMILY, True),
+            ("openai/gpt-oss-20b", "gpt-oss-20b-DFlash", _COMPILED, True),
             ("openai/gpt-oss-120b", "gpt-oss-120b-DFlash", _FAMILY, True),
             (
                 "meta-llama/Llama-3.1-8B-Instruct",

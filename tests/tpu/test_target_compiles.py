@@ -56,7 +56,7 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     config = SHAPES[target]
     pair = Pair(config, drafter_shape(drafter, config, 16))
     programs = TargetPrograms.on(chips.mesh, pair, LIMITS, 2 * NEEDED_PAGES, DTYPE)
-    assert programs.layout.by_kernel
+    assert programs.layout.attention == "library"
     # Steps differ in shape only; those between are left to `blockdraft compile`.
     steps = chosen(programs, ends_of_each=(target, drafter, name) == SLICES[0])
     compiled = [compile_and_read(programs.lower(bucket)) for bucket in steps]
@@ -90,6 +90,30 @@ def test_key_heads_that_fill_no_tile_attend_by_the_kernel_too() -> None:
     # Four heads of 128, keys and values, in bfloat16.
     assert programs.layout.page_bytes == 4 * 32 * 2 * 4 * 128 * 2
     assert found.temporary_bytes < 0.1 * pages * programs.layout.page_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("v5e:1x1", {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "attention_sinks": True}),
+        ("v5p:1x2x1", {"num_heads": 8, "num_kv_heads": 4, "head_dim": 256, "hidden_size": 1024}),
+        ("v6e:2x2", {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "attention_sinks": True}),
+    ],
+    ids=["gpt-oss", "Gemma 3", "a shared head"],
+)
+def test_sinks_and_wide_heads_attend_by_a_kernel_too(name: str, heads: dict[str, Any]) -> None:
+    layers: dict[str, Any] = {"num_layers": 4, "windows": (128, 0, 128, 0), "vocab_size": 512}
+    config = tiny_config(**{"hidden_size": 512, "intermediate_size": 512, **layers, **heads})
+    mesh = topology(name).mesh
+    pages = 16 * NEEDED_PAGES
+    programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, pages, DTYPE)
+    assert programs.layout.attention == "tiles"
+    # Keys and values in bfloat16, without any padding.
+    kv_heads = max(1, config.num_kv_heads // mesh.size)
+    assert programs.layout.page_bytes == 4 * 32 * 2 * kv_heads * config.head_dim * 2
+    found = compile_and_read(programs.lower(programs.buckets[-1]))
+    assert found.kernels == 1
+    assert found.temporary_bytes < 0.2 * pages * programs.layout.page_bytes
 
 
 def test_int8_weights_are_read_as_such() -> None:

@@ -81,7 +81,7 @@ class _Probe:
     def of(cls, runner: ModelRunner, most_span: int) -> "_Probe":
         """Choose a text that crosses a chunk of the context, if the cache has room for it."""
         size, page_count = runner.settings.page_size, runner.settings.num_pages
-        by_kernel = runner.layout.by_kernel
+        by_kernel = runner.layout.attention != "portable"
         chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
         # At least half of the pages stay for the rows that compute it anew.
         most = runner.settings.scheduler.max_context_tokens

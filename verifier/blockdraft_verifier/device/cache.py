@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,11 @@ from jaxtyping import Array
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import MODEL_AXIS
-from blockdraft_verifier.device import kernel_attention as kernel
+from blockdraft_verifier.device import kernel_attention, tile_kernel
+
+Attention = Literal["portable", "library", "tiles"]
+"""Whose attention is computed: `portable_attention`'s, or on TPU that of `kernel_attention`, or of
+`tile_kernel` for what the former cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,14 @@ class CacheLayout:
     num_layers: int
     num_pages: int  # of each layer
     page_size: int
-    kv_heads: int  # heads stored, those included that are repeated, or padding for the kernel
-    head_dim: int  # width of a stored head; the kernel's are padded
+    kv_heads: int  # heads stored, those included that are repeated, or padding for a kernel
+    head_dim: int  # width of a stored head; those of kernels are padded
     dtype: DTypeLike
     mesh: Mesh | None = None  # the devices; None for the default one
     divided: bool = False  # whether heads are divided over the devices
     shared: bool = False  # whether several devices hold the same key head
     stacked: bool = False  # whether one array holds all layers, as scanned layers need it
-    by_kernel: bool = False  # whether attention is the TPU kernel's
+    attention: Attention = "portable"
 
     @classmethod
     def of(
@@ -57,13 +61,15 @@ class CacheLayout:
             kv_heads = devices
         share = devices if divided else 1
         on_tpu = mesh is not None and mesh.devices.flat[0].platform == "tpu"
-        by_kernel = on_tpu and kernel.takes(config)
+        attention: Attention = "portable"
         width = config.head_dim
-        if by_kernel:
-            width = kernel.padded(width)
-            kv_heads = share * kernel.stored_heads(kv_heads // share, dtype)
+        if on_tpu and kernel_attention.takes(config):
+            attention, width = "library", kernel_attention.padded(width)
+            kv_heads = share * kernel_attention.stored_heads(kv_heads // share, dtype)
+        elif on_tpu:
+            attention, width = "tiles", tile_kernel.padded(width)
         sizes = config.num_layers, num_pages, page_size, kv_heads, width
-        return cls(*sizes, dtype, mesh, divided, shared, stacked, by_kernel)
+        return cls(*sizes, dtype, mesh, divided, shared, stacked, attention)
 
     @property
     def heads_spec(self) -> PartitionSpec:
@@ -72,14 +78,20 @@ class CacheLayout:
 
     @property
     def cache_spec(self) -> PartitionSpec:
-        """The partition of [pages, page_size, kv_slots, head_dim]."""
+        """The partition of an array of `shape`."""
         return PartitionSpec(None, None, MODEL_AXIS) if self.divided else PartitionSpec()
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape of each array: keys in even and values in odd head slots."""
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each array: keys in even and values in odd head slots.
+
+        Those of a position are one row where attention is that of tiles.
+        """
         pages = self.num_pages * (self.num_layers if self.stacked else 1)
-        return pages, self.page_size, 2 * self.kv_heads, self.head_dim
+        slots = 2 * self.kv_heads
+        if self.attention == "tiles":
+            return pages, self.page_size, slots * self.head_dim
+        return pages, self.page_size, slots, self.head_dim
 
     @property
     def sharding(self) -> NamedSharding | None:
@@ -92,17 +104,22 @@ class CacheLayout:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     @property
+    def device_kv_heads(self) -> int:
+        """How many heads are stored on one device."""
+        devices = 1 if self.mesh is None or not self.divided else self.mesh.shape[MODEL_AXIS]
+        return self.kv_heads // devices
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, on one device."""
-        devices = 1 if self.mesh is None or not self.divided else self.mesh.shape[MODEL_AXIS]
-        elements = self.page_size * 2 * (self.kv_heads // devices) * self.head_dim
+        elements = self.page_size * 2 * self.device_kv_heads * self.head_dim
         return self.num_layers * elements * jnp.dtype(self.dtype).itemsize
 
 
 class LayeredCache(NamedTuple):
     """The cache of all layers, and whose turn it is; what scanned layers hand on."""
 
-    pages: Array  # Float[Array, "layers*pages page_size kv_slots head_dim"]
+    pages: Array  # of `CacheLayout.shape`
     layer: Array  # Int[Array, ""], the layer that comes next
 
 

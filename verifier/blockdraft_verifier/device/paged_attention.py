@@ -11,6 +11,7 @@ from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
+from blockdraft_verifier.device import tile_kernel
 from blockdraft_verifier.device.cache import CacheLayout, LayeredCache
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 
@@ -25,18 +26,20 @@ class PagedAttend:
         """Prepare what all layers share."""
         self._batch = batch
         self._layout = layout
-        self._tiles = None if layout.by_kernel else portable.cut_into_tiles(batch, token_count)
+        self._tiles = None
+        if layout.attention == "portable":
+            self._tiles = portable.cut_into_tiles(batch, token_count)
 
     def __call__(
         self,
         q: Float[Array, "tokens heads head_dim"],
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
-        cache: Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
+        cache: Float[Array, "pages page_size *position"] | LayeredCache,
         reach: Reach = EVERYTHING,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
-        Float[Array, "pages page_size kv_slots padded_head_dim"] | LayeredCache,
+        Float[Array, "pages page_size *position"] | LayeredCache,
     ]:
         """Return the attention output and the updated cache."""
         if not isinstance(cache, LayeredCache):
@@ -77,7 +80,7 @@ class PagedAttend:
         q: Float[Array, "tokens heads head_dim"],
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
-        cache: Float[Array, "pages page_size kv_slots padded_head_dim"],
+        cache: Float[Array, "pages page_size *position"],
         batch: RaggedBatch,
         applies: Bool[Array, ""] | None,
         sinks: Float[Array, " heads"] | None,
@@ -85,18 +88,22 @@ class PagedAttend:
         window: int,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
-        Float[Array, "pages page_size kv_slots padded_head_dim"],
+        Float[Array, "pages page_size *position"],
     ]:
         """Attend with the heads of one device."""
         if self._layout.shared:
             k, v = self._shared_head(k), self._shared_head(v)
-        heads = q.shape[1]
-        q, k, v = kernel.with_stored_heads(q, k, v, cache.shape[2] // 2)
-        padding = ((0, 0), (0, 0), (0, self._layout.head_dim - k.shape[2]))
+        layout, (tokens, heads, _) = self._layout, q.shape
+        q, k, v = kernel.with_stored_heads(q, k, v, layout.device_kv_heads)
+        padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
         cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
+        reach = Reach(window, applies, sinks)
         if self._tiles is not None:
-            reach = Reach(window, applies, sinks)
             return portable.ragged_paged_attention(q, cache, batch, self._tiles, reach), cache
+        if layout.attention == "tiles":
+            tiles = tile_kernel.tiles_of(batch, tokens, heads)
+            of = q, cache, batch, tiles, layout.device_kv_heads, reach
+            return tile_kernel.ragged_paged_attention(*of), cache
         by_kernel = partial(kernel.ragged_paged_attention, q, cache, batch)
         if applies is None:
             out = by_kernel(window=window)

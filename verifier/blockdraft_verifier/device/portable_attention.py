@@ -28,7 +28,7 @@ VALUE_LANES = 64
 # them as long as the longest, fewer would make products too small.
 GROUP_TOKENS = 16
 # Further than any position.
-_FAR = 2**30
+FAR = 2**30
 
 
 class RaggedBatch(NamedTuple):
@@ -63,10 +63,17 @@ class QueryTiles(NamedTuple):
     position: Int[Array, "tiles tile_tokens"]  # position of each query in its sequence
 
 
-def cut_into_tiles(batch: RaggedBatch, token_count: int) -> QueryTiles:
-    """Cut the rows of a batch into equal tiles; the shapes depend on the batch's shapes only."""
+def cut_into_tiles(
+    batch: RaggedBatch, token_count: int, most_tokens: int | None = None
+) -> QueryTiles:
+    """Cut the rows of a batch into equal tiles, of at most so many tokens each.
+
+    The shapes depend on the batch's shapes only.
+    """
     row_count = batch.context_lengths.shape[0]
     tile_tokens = max(1, token_count // row_count)
+    if most_tokens is not None:
+        tile_tokens = min(tile_tokens, most_tokens)
     # Most tiles any split of the tokens over the rows can need.
     tile_count = (token_count + row_count * (tile_tokens - 1)) // tile_tokens
 
@@ -83,16 +90,44 @@ def cut_into_tiles(batch: RaggedBatch, token_count: int) -> QueryTiles:
     return QueryTiles(row, token, jnp.where(live, position, -1))
 
 
+def in_tiles(
+    q: Float[Array, "tokens heads head_dim"], tiles: QueryTiles, kv_heads: int
+) -> Float[Array, "tiles kv_heads queries head_dim"]:
+    """Return the operands of one matrix product per tile and KV head.
+
+    The rows of each are (query, head of the group).
+    """
+    _, heads, head_dim = q.shape
+    tile_count, tile_tokens = tiles.token.shape
+    queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
+    queries = queries.reshape(tile_count, tile_tokens, kv_heads, heads // kv_heads, head_dim)
+    return queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
+
+
+def in_order(
+    out: Float[Array, "tiles kv_heads queries head_dim"],
+    tiles: QueryTiles,
+    like: Float[Array, "tokens heads head_dim"],
+) -> Float[Array, "tokens heads head_dim"]:
+    """Return what tiles attended to in the order of the tokens, of the shape and type of `like`."""
+    (tile_count, tile_tokens), (_, heads, head_dim) = tiles.token.shape, like.shape
+    kv_heads = out.shape[1]
+    out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
+    out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
+    result = jnp.zeros(like.shape, like.dtype)
+    return result.at[tiles.token.reshape(-1)].set(out.astype(like.dtype), mode="drop")
+
+
 def write_kv(
-    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    cache: Float[Array, "pages page_size *position"],
     k: Float[Array, "tokens kv_heads head_dim"],
     v: Float[Array, "tokens kv_heads head_dim"],
     slots: Int[Array, " tokens"],
-) -> Float[Array, "pages page_size kv_slots head_dim"]:
+) -> Float[Array, "pages page_size *position"]:
     """Return `cache` with the tokens' keys and values at their slots."""
-    pages, page_size, kv_slots, head_dim = cache.shape
-    kv = jnp.stack([k, v], axis=2).reshape(k.shape[0], kv_slots, head_dim).astype(cache.dtype)
-    flat = cache.reshape(pages * page_size, kv_slots, head_dim)
+    pages, page_size, *position = cache.shape
+    kv = jnp.stack([k, v], axis=2).reshape(k.shape[0], *position).astype(cache.dtype)
+    flat = cache.reshape(pages * page_size, *position)
     return flat.at[slots].set(kv, mode="drop").reshape(cache.shape)
 
 
@@ -108,14 +143,10 @@ def ragged_paged_attention(
     The keys and values of the batch's own tokens must already be in the cache. Scores are scaled
     by `head_dim ** -0.5`; the softmax is in float32.
     """
-    token_count, heads, head_dim = q.shape
+    _, heads, head_dim = q.shape
     kv_heads = cache.shape[2] // 2
     tile_count, tile_tokens = tiles.token.shape
-    queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
-    queries = queries.reshape(tile_count, tile_tokens, kv_heads, heads // kv_heads, head_dim)
-    # One matrix product per tile and KV head: its rows are (query, head of the group).
-    queries = queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
-    queries = queries.astype(jnp.float32) * head_dim**-0.5
+    queries = in_tiles(q, tiles, kv_heads).astype(jnp.float32) * head_dim**-0.5
     positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
     if reach.sinks is not None:
         # Those of a tile's products, whose rows are (query, head of the group).
@@ -143,11 +174,7 @@ def ragged_paged_attention(
     ).reshape(tile_count + padding, *queries.shape[1:])
 
     # Of a query that was repeated, the first copy counts.
-    out = out[:tile_count, :, : tile_tokens * heads // kv_heads]
-    out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
-    out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
-    result = jnp.zeros((token_count, heads, head_dim), q.dtype)
-    return result.at[tiles.token.reshape(-1)].set(out.astype(q.dtype), mode="drop")
+    return in_order(out[:tile_count, :, : tile_tokens * heads // kv_heads], tiles, q)
 
 
 def _attend_to_context(
@@ -194,7 +221,7 @@ def _attend_to_context(
     first: int | Int[Array, ""] = 0
     if reach.window:
         # What no window reaches back to is left out; it would add nothing.
-        first = reach.first(jnp.min(jnp.where(positions < 0, _FAR, positions))) // chunk_tokens
+        first = reach.first(jnp.min(jnp.where(positions < 0, FAR, positions))) // chunk_tokens
     top, total, mixed = jax.lax.fori_loop(first, chunk_count, attend_to_chunk, state)
     if reach.sinks is not None:
         total = total + jnp.exp(reach.sinks[None] - jnp.where(jnp.isneginf(top), 0.0, top))

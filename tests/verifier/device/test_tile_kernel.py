@@ -1,0 +1,209 @@
+"""Our TPU kernel in Pallas' interpreter, against float64 attention and the portable one.
+
+`tests/tpu` compiles it.
+"""
+
+import itertools
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from blockdraft_models.decoder.attention import Reach
+from blockdraft_verifier.device import portable_attention as portable
+from blockdraft_verifier.device import tile_kernel
+from blockdraft_verifier.device.cache import Attention, CacheLayout, allocate_kv, token_slots
+from blockdraft_verifier.device.paged_attention import PagedAttend
+from blockdraft_verifier.device.portable_attention import RaggedBatch, cut_into_tiles
+
+# A block is 16 pages of 16: the longest context has three.
+ROWS, TOKENS, PAGE_SIZE, MAX_PAGES = 4, 32, 16, 40
+NUM_PAGES = 80
+BLOCK = PAGE_SIZE * 16
+WINDOW = 70
+# In slots that hold nothing of a sequence: must not matter.
+STALE = 1e30
+
+
+@dataclass(frozen=True)
+class Heads:
+    count: int
+    kv: int
+    dim: int
+    dtype: str = "float32"
+
+    def normal(self, rng: np.random.Generator, rows: int, heads: int) -> np.ndarray:
+        values = rng.normal(0, 1, (rows, heads, self.dim)).astype(np.float32)
+        return np.asarray(jnp.asarray(values, self.dtype), np.float32)
+
+
+KINDS = [
+    Heads(8, 1, 64),
+    Heads(4, 2, 64, "bfloat16"),
+    Heads(6, 2, 128),
+    Heads(3, 1, 256),
+    Heads(2, 1, 80),
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sequence whose last tokens, as many as `q` has, are new."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, heads: Heads, length: int, context: int) -> "Row":
+        k, v = (heads.normal(rng, context, heads.kv) for _ in range(2))
+        return cls(heads.normal(rng, length, heads.count), k, v)
+
+    def attended(self, window: int, sinks: np.ndarray | None) -> np.ndarray:
+        """Return what its tokens see, in float64."""
+        (length, heads, dim), (context, kv_heads, _) = self.q.shape, self.k.shape
+        out = np.zeros(self.q.shape)
+        for index, head in np.ndindex(length, heads):
+            end = context - length + index + 1
+            seen = slice(max(0, end - window) if window else 0, end)
+            key, value = (
+                part[seen, head * kv_heads // heads].astype(np.float64) for part in (self.k, self.v)
+            )
+            scores = key @ self.q[index, head].astype(np.float64) / np.sqrt(dim)
+            weights = np.exp(scores)
+            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head]))
+            out[index, head] = weights @ value / total
+        return out
+
+
+def attend(
+    rng: np.random.Generator, heads: Heads, rows: list[Row], reach: Reach
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return what the kernel and the portable attention make of rows, their pages at random."""
+    pages = rng.permutation(NUM_PAGES)
+    cache = np.full((NUM_PAGES * PAGE_SIZE, heads.kv, 2, heads.dim), STALE, np.float32)
+    q = np.full((TOKENS, heads.count, heads.dim), STALE, np.float32)
+    starts = np.cumsum([0, *(len(row.q) for row in rows), *[0] * (ROWS - len(rows))])
+    contexts = np.zeros(ROWS, np.int32)
+    table = rng.integers(0, NUM_PAGES, (ROWS, MAX_PAGES))
+    for index, row in enumerate(rows):
+        contexts[index] = len(row.k)
+        count = -(-len(row.k) // PAGE_SIZE)
+        table[index, :count], pages = pages[:count], pages[count:]
+        at = token_slots(table[index, :count].tolist(), 0, len(row.k), PAGE_SIZE)
+        cache[at] = np.stack([row.k, row.v], axis=2)
+        q[starts[index] : starts[index + 1]] = row.q
+    arrays = (starts, contexts, table, np.zeros(TOKENS))
+    batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
+    operands = jnp.asarray(q, heads.dtype), jnp.asarray(cache, heads.dtype), batch
+    ours, expected = run(heads, reach.window, *operands, reach.applies, reach.sinks)
+    ends = list(itertools.pairwise(starts[: len(rows) + 1]))
+    return (
+        [np.asarray(ours, np.float32)[a:b] for a, b in ends],
+        [np.asarray(expected, np.float32)[a:b] for a, b in ends],
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def run(
+    heads: Heads,
+    window: int,
+    q: Float[Array, "tokens heads head_dim"],
+    cache: Float[Array, "slots kv_heads 2 head_dim"],
+    batch: RaggedBatch,
+    applies: Array | None,
+    sinks: Array | None,
+) -> tuple[Float[Array, "tokens heads head_dim"], Float[Array, "tokens heads head_dim"]]:
+    reach = Reach(window, applies, sinks)
+    paged = cache.reshape(NUM_PAGES, PAGE_SIZE, 2 * heads.kv, heads.dim)
+    tiles = cut_into_tiles(batch, TOKENS)
+    expected = portable.ragged_paged_attention(q, paged, batch, tiles, reach)
+    padding = tile_kernel.padded(heads.dim) - heads.dim
+    flat = jnp.pad(paged, ((0, 0), (0, 0), (0, 0), (0, padding))).reshape(NUM_PAGES, PAGE_SIZE, -1)
+    tiles = tile_kernel.tiles_of(batch, TOKENS, heads.count)
+    ours = tile_kernel.ragged_paged_attention(
+        q, flat, batch, tiles, heads.kv, reach, interpret=True
+    )
+    return ours, expected
+
+
+# Decoding rows, blocks, a prompt of several tiles; around the edges of pages, blocks and window.
+STEPS = [
+    [(1, 1), (1, 16), (1, 17), (1, 3 * BLOCK // 2)],
+    [(8, BLOCK - 1), (8, BLOCK), (8, BLOCK + 1), (8, BLOCK + 4)],
+    [(29, 29), (2, WINDOW), (1, 2 * BLOCK + 1)],
+    [(32, 600)],
+    [(4, WINDOW + 1), (20, BLOCK + WINDOW), (1, BLOCK + WINDOW - 1)],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_equals_attention_in_float64(kind: Heads) -> None:
+    rng = np.random.default_rng(kind.dim)
+    sinks = rng.normal(0, 2, kind.count).astype(np.float32)
+    far, near = (Reach(WINDOW, jnp.bool_(applies), jnp.asarray(sinks)) for applies in (False, True))
+    tolerance = 2e-2 if kind.dtype == "bfloat16" else 1e-5
+    for step, reach in [*itertools.product(STEPS, (Reach(), near)), (STEPS[-1], far)]:
+        rows = [Row.random(rng, kind, *sizes) for sizes in step]
+        window = WINDOW if reach is near else 0
+        for row, ours, expected in zip(rows, *attend(rng, kind, rows, reach), strict=True):
+            exact = row.attended(window, None if reach.sinks is None else sinks)
+            np.testing.assert_allclose(ours, exact, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_row_is_the_same_beside_any_others() -> None:
+    rng, kind = np.random.default_rng(0), KINDS[1]
+    reach = Reach(WINDOW, jnp.bool_(True), jnp.ones(kind.count))
+    for length, context in ((1, 300), (8, BLOCK + 3), (5, 20)):
+        row = Row.random(rng, kind, length, context)
+        alone = attend(rng, kind, [row], reach)[0][0]
+        for _ in range(3):
+            sizes = zip(rng.integers(1, 9, ROWS - 1), rng.integers(9, 300, ROWS - 1), strict=True)
+            crowd = [Row.random(rng, kind, *map(int, each)) for each in sizes]
+            place = int(rng.integers(0, ROWS))
+            crowd.insert(place, row)
+            np.testing.assert_array_equal(attend(rng, kind, crowd, reach)[0][place], alone)
+
+
+def test_what_a_step_stores_is_read_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreted = partial(tile_kernel.ragged_paged_attention, interpret=True)
+    monkeypatch.setattr(tile_kernel, "ragged_paged_attention", interpreted)
+    rng, (heads, kv_heads, dim) = np.random.default_rng(0), (4, 2, 80)
+    sequence = [
+        jnp.asarray(rng.normal(0, 1, (24, count, dim)), jnp.float32)
+        for count in (heads, kv_heads, kv_heads)
+    ]
+    both: list[list[Array]] = []
+    kinds: tuple[Attention, ...] = ("portable", "tiles")
+    for attention in kinds:
+        width = dim if attention == "portable" else tile_kernel.padded(dim)
+        layout = CacheLayout(1, 8, PAGE_SIZE, kv_heads, width, jnp.float32, attention=attention)
+        [cache], outs = allocate_kv(layout), []
+        for start, stop in ((0, 20), (20, 24)):
+            at = token_slots([5, 2], start, stop, PAGE_SIZE)
+            arrays = ([0, stop - start], [stop], [[5, 2]], at)
+            batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
+            attend = PagedAttend(batch, stop - start, layout)
+            q, k, v = (part[start:stop] for part in sequence)
+            out, cache = attend(q, k, v, cache)
+            outs.append(out)
+        both.append(outs)
+    for expected, ours in zip(*both, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_of_padding_is_computed() -> None:
+    ours, _ = attend(np.random.default_rng(0), KINDS[1], [], Reach(WINDOW, jnp.bool_(True)))
+    assert ours == []
+
+
+def test_tiles_of_many_heads_are_short() -> None:
+    shapes = (2,), (1,), (1, 1), (512,)
+    batch = RaggedBatch(*(jnp.zeros(shape, jnp.int32) for shape in shapes))
+    for heads, (tiles, tokens) in {4: (1, 512), 8: (2, 256), 64: (16, 32)}.items():
+        assert tile_kernel.tiles_of(batch, 512, heads).token.shape == (tiles, tokens)

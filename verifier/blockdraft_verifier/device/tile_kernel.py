@@ -1,0 +1,188 @@
+"""Paged attention of query tiles as a Pallas TPU kernel, for what the library's cannot compute.
+
+It knows attention sinks, and takes heads of any number and width. A position of its cache is one
+flat row, of each head the key and then the value: whole lanes, so that few heads or narrow ones
+take no more memory than they have numbers. What it computes is defined by `portable_attention`.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from blockdraft_models.decoder.attention import EVERYTHING, Reach
+from blockdraft_verifier.device.kernel_attention import CONTEXT_BLOCK_TOKENS, LANES
+from blockdraft_verifier.device.portable_attention import (
+    FAR,
+    QueryTiles,
+    RaggedBatch,
+    cut_into_tiles,
+    in_order,
+    in_tiles,
+)
+
+# A key and a value together are whole lanes.
+_WIDTH = LANES // 2
+# Queries of a tile, those of all heads: their sums stay in fast memory.
+_TILE_QUERIES = 2048
+# Pages that one step reads, each an operand of the kernel.
+_MOST_PAGES = 16
+# Queries come by whole registers of bfloat16, so no product is one with a vector.
+_SUBLANES = 16
+# Before any key: lower than every score, but finite.
+_LOWEST = -1e30
+
+_OVER_LAST = (((1,), (1,)), ((), ()))
+
+
+def padded(head_dim: int) -> int:
+    """Return the width of a stored head."""
+    return -(-head_dim // _WIDTH) * _WIDTH
+
+
+def tiles_of(batch: RaggedBatch, token_count: int, heads: int) -> QueryTiles:
+    """Cut a batch into tiles that the kernel can hold, for so many query heads on a device."""
+    return cut_into_tiles(batch, token_count, max(1, _TILE_QUERIES // heads))
+
+
+def ragged_paged_attention(
+    q: Float[Array, "tokens heads head_dim"],
+    cache: Float[Array, "pages page_size position"],
+    batch: RaggedBatch,
+    tiles: QueryTiles,
+    kv_heads: int,
+    reach: Reach = EVERYTHING,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "tokens heads head_dim"]:
+    """Attend as `portable_attention` does; with `interpret` on a CPU, for tests."""
+    _, heads, head_dim = q.shape
+    page_size, row = cache.shape[1:]
+    width, group = row // (2 * kv_heads), heads // kv_heads
+    # Whole lanes of keys or values can be told apart, else a query takes both: its zeros meet the
+    # values, and of what is mixed the second half counts.
+    apart = width % LANES == 0
+    lanes = width if apart else 2 * width
+    queries = in_tiles(q.astype(cache.dtype), tiles, kv_heads)
+    live_queries = queries.shape[2]
+    count = live_queries + -live_queries % _SUBLANES
+    filler = ((0, 0), (0, 0), (0, count - live_queries), (0, lanes - head_dim))
+    queries = jnp.pad(queries, filler)
+    # As if it were the first key seen.
+    sinks = jnp.full(heads, _LOWEST) if reach.sinks is None else reach.sinks.astype(jnp.float32)
+    sinks = jnp.tile(sinks.reshape(kv_heads, group), (1, -(-count // group)))[:, :count, None]
+
+    pages = min(batch.page_table.shape[1], max(1, CONTEXT_BLOCK_TOKENS // page_size), _MOST_PAGES)
+    window = jnp.int32(reach.window or FAR)
+    if reach.applies is not None:
+        window = jnp.where(reach.applies, window, FAR)
+    start = jnp.maximum(tiles.position[:, 0], 0)
+    first = jnp.maximum(start - window + 1, 0) // (pages * page_size)
+    last_page = jnp.maximum(jnp.max(tiles.position, axis=1), 0) // page_size
+    steps = jnp.max(last_page // pages - first) + 1
+    live_tiles = jnp.maximum(jnp.sum(tiles.position[:, 0] >= 0, dtype=jnp.int32), 1)
+    scalars = tiles.row, start, first, last_page, window[None], batch.page_table
+
+    def of_tile(tile: Any, step: Any, *scalars: Any) -> tuple[Any, ...]:
+        return tile, 0, 0, 0
+
+    def of_page(number: int, tile: Any, step: Any, *scalars: Any) -> tuple[Any, ...]:
+        row, _, first, last_page, _, table = scalars
+        last = last_page[tile]
+        # Asking for the page that is there already costs nothing.
+        block = jnp.minimum(first[tile] + step, last // pages)
+        return table[row[tile], jnp.minimum(block * pages + number, last)], 0, 0
+
+    of_queries = pl.BlockSpec((None, kv_heads, count, lanes), of_tile)
+    out: Array = pl.pallas_call(
+        partial(_kernel, pages=pages, group=group, scale=head_dim**-0.5, apart=apart),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(scalars),
+            grid=(live_tiles, steps),
+            in_specs=[
+                of_queries,
+                pl.BlockSpec((kv_heads, count, 1), lambda *_: (0, 0, 0)),
+                *(
+                    pl.BlockSpec((None, page_size, row), partial(of_page, number))
+                    for number in range(pages)
+                ),
+            ],
+            out_specs=of_queries,
+            scratch_shapes=[
+                pltpu.VMEM((kv_heads, count, 1), jnp.float32),
+                pltpu.VMEM((kv_heads, count, 1), jnp.float32),
+                pltpu.VMEM((kv_heads, count, lanes), jnp.float32),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct(queries.shape, q.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=interpret,
+        name="tile_attention",
+    )(*scalars, queries, sinks, *[cache] * pages)
+    begin = 0 if apart else width
+    return in_order(out[:, :, :live_queries, begin : begin + head_dim], tiles, q)
+
+
+def _kernel(
+    row: Any,
+    start: Any,
+    first: Any,
+    last_page: Any,
+    window: Any,
+    table: Any,
+    queries: Any,
+    sinks: Any,
+    *rest: Any,
+    pages: int,
+    group: int,
+    scale: float,
+    apart: bool,
+) -> None:
+    """Fold some pages of one tile's context into the running softmax of every head."""
+    *context, out, top, total, mixed = rest
+    tile, step = pl.program_id(0), pl.program_id(1)
+    kv_heads, count, lanes = queries.shape
+    block = first[tile] + step
+
+    @pl.when(step == 0)
+    def begin() -> None:
+        top[...] = sinks[...]
+        total[...] = jnp.ones_like(total)
+        mixed[...] = jnp.zeros_like(mixed)
+
+    @pl.when(block <= last_page[tile] // pages)
+    def add() -> None:
+        size = pages * context[0].shape[0]
+        query = jax.lax.broadcasted_iota(jnp.int32, (count, size), 0)
+        key = jax.lax.broadcasted_iota(jnp.int32, (count, size), 1)
+        distance = start[tile] + jax.lax.div(query, jnp.int32(group)) - block * size - key
+        visible = (distance >= 0) & (distance < window[0])
+        for head in range(kv_heads):
+            place = head * (2 if apart else 1) * lanes
+
+            def part(begin: int) -> Any:
+                read = [page[:, begin : begin + lanes] for page in context]
+                return jnp.concatenate(read, axis=0)
+
+            keys = part(place)
+            values = part(place + lanes) if apart else keys
+            scores = jax.lax.dot_general(
+                queries[head], keys, _OVER_LAST, preferred_element_type=jnp.float32
+            )
+            scores = jnp.where(visible, scores * scale, -jnp.inf)
+            before = top[head]
+            highest = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))
+            weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
+            top[head] = highest
+            total[head] = total[head] * shrink + jnp.sum(weights, axis=1, keepdims=True)
+            mixed[head] = mixed[head] * shrink + jnp.dot(
+                weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+            )
+
+    @pl.when(step == pl.num_programs(1) - 1)
+    def finish() -> None:
+        out[...] = (mixed[...] / total[...]).astype(out.dtype)
