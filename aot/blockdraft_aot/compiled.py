@@ -96,7 +96,7 @@ class Program:
     # Layers that the program spells out: one if they are scanned, and each as often as it is passed
     # through.
     traced_layers: int
-    attention: Counts = Counts()  # what attention does, over all layers, counted by hand
+    by_hand: Counts = Counts()  # what XLA cannot count, over all layers: attention, experts
     # Counts the rest of it; None where XLA's counts of the program will do.
     count: Callable[[], Counts] | None = None
     # Bytes it has to read, by hand: weights once, and KV caches; None if unknown.
@@ -109,7 +109,7 @@ class Modelled:
 
     program: Program  # what was compiled
     compiled: Compiled  # what XLA knows of it
-    counts: Counts  # all it does on one chip, every layer and attention included
+    counts: Counts  # all it does on one chip, every layer and what is counted by hand included
     roofline: Roofline  # what the chip can do
 
     @property
@@ -120,7 +120,7 @@ class Modelled:
     @property
     def seconds(self) -> float:
         """See `modelled_seconds`."""
-        return modelled_seconds(self.counts, self.program.attention, self.roofline)
+        return modelled_seconds(self.counts, self.program.by_hand, self.roofline)
 
     @property
     def bound(self) -> str:
@@ -130,16 +130,16 @@ class Modelled:
         return "compute" if self.roofline.compute_bound(self.counts.flops, memory) else "memory"
 
 
-def modelled_seconds(counts: Counts, attention: Counts, roofline: Roofline) -> float:
-    """Return the modelled time of a program that does `counts`, `attention` included.
+def modelled_seconds(counts: Counts, by_hand: Counts, roofline: Roofline) -> float:
+    """Return the modelled time of a program that does `counts`, `by_hand` included.
 
-    XLA judges each operation by a model of the chip, kernels apart; the roofline of attention is
-    added for those. Where it cannot judge some, it is the roofline of all that is counted, which
+    XLA judges each operation by a model of the chip; the roofline of what is counted by hand is
+    added. Where it cannot judge some, it is the roofline of all that is counted, which
     overrates memory: results that stay on the chip are counted like the others.
     """
     # Each operation it cannot judge counts as -1 second.
     if counts.seconds > 0.0:
-        return counts.seconds + roofline.seconds(attention.flops, attention.bytes)
+        return counts.seconds + roofline.seconds(by_hand.flops, by_hand.bytes)
     return roofline.seconds(counts.flops, counts.bytes)
 
 
@@ -155,7 +155,7 @@ def compile_on(
         compiled = compile_and_read(program.lower())
         counts = compiled.counts if program.count is None else program.count()
         on_program()
-        return Modelled(program, compiled, counts.plus(program.attention), topology.roofline)
+        return Modelled(program, compiled, counts.plus(program.by_hand), topology.roofline)
 
     try:
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.

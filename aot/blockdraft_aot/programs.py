@@ -1,7 +1,7 @@
 """Every program of the two processes, lowered from the shapes of the models alone.
 
-XLA's counts leave out what happens inside a kernel, and count the reference attention's loop once:
-attention is counted by hand.
+XLA's counts leave out what happens inside a kernel, and take the experts' grouped products to read
+all experts: attention, and the experts that are read, are counted by hand, and so are features.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from blockdraft_models.decoder.experts import divide_experts
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
-from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.scanned import ScannedDecoder, is_of_experts
 from blockdraft_models.decoder.sharding import Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.quantization import hold_int8
@@ -36,6 +36,9 @@ from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.packing import StepInputs
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import TokenLimits
+
+# Divides over the chips of a host.
+_FEW_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,11 @@ class TargetPrograms:
     layout: CacheLayout  # of the K/V cache
     features: FeatureForm  # what a step gives of every position
     decoder: Decoder  # the target with scanned layers, its weights only described
-    one_layer: Decoder  # the same of its first layer alone
-    without_layers: Decoder  # the target without its layers, likewise
+    without_layers: Decoder  # the target without its layers
+    # Its layers, and none, around a vocabulary of hardly any size. A dense MLP, as wide as the
+    # experts of a token together, replaces experts.
+    layers: Decoder
+    no_layers: Decoder
 
     @classmethod
     def on(
@@ -64,15 +70,26 @@ class TargetPrograms:
             divide_experts(decoder, mesh)
             return hold_int8(decoder) if pair.weights == "int8" else decoder
 
-        # One layer is made and dropped: a decoder has at least one.
-        short = pair.target.shortened(1)
-        bare = nnx.eval_shape(lambda: unrolled(short))
-        bare.layers = nnx.List([])
-        scanned, one = (
-            nnx.eval_shape(lambda shape=shape: ScannedDecoder(unrolled(shape)))
-            for shape in (pair.target, short)
+        def bare(config: DecoderConfig) -> Decoder:
+            # One layer is made and dropped: a decoder has at least one.
+            decoder = nnx.eval_shape(lambda: unrolled(config.shortened(1)))
+            decoder.layers = nnx.List([])
+            return decoder
+
+        def scanned(config: DecoderConfig) -> Decoder:
+            return nnx.eval_shape(lambda: ScannedDecoder(unrolled(config)))
+
+        target = pair.target
+        counted = replace(
+            target,
+            vocab_size=_FEW_TOKENS,
+            bos_token_id=None,
+            eos_token_ids=(0,),
+            num_experts=0,
+            intermediate_size=target.intermediate_size * max(1, target.experts_per_token),
         )
-        return cls(pair, limits, layout, pair.features(mesh, dtype), scanned, one, bare)
+        decoders = scanned(target), bare(target), scanned(counted), bare(counted)
+        return cls(pair, limits, layout, pair.features(mesh, dtype), *decoders)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -110,9 +127,9 @@ class TargetPrograms:
             bucket.tokens,
             partial(self.lower, bucket),
             traced_layers=1,
-            attention=attention,
+            by_hand=attention.plus(self._rest_by_hand(bucket)),
             count=partial(self.count_greedy, bucket),
-            least_bytes=self._read_bytes() + attention.bytes,
+            least_bytes=self._read_bytes(bucket) + attention.bytes,
         )
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
@@ -121,42 +138,55 @@ class TargetPrograms:
         return step.lower(self._weights(self.decoder), bucket)
 
     def count_greedy(self, bucket: Bucket) -> Counts:
-        """Count a step whose requests are all greedy, attention by a kernel left out.
+        """Count a step whose requests are all greedy, but for what is counted by hand.
 
         XLA counts the dearest branch, which sampling is, taken or not; and the body of the layers'
-        loop once, which is the difference to the same step without layers. A grouped product it
-        counts as if it read all groups, those of the experts of other layers too: with experts
-        there is one layer.
+        loop once, which is the difference to a step without layers. Where the embedding is large,
+        these also differ in how it is read.
         """
-        decoder, layout, features = self.decoder, self.layout, self.features
-        if self.pair.target.num_experts:
-            decoder, features = self.one_layer, NO_FEATURES
-            layout = replace(layout, num_layers=1)
-        whole = GreedyStep(*self._parts(decoder, layout, features))
-        bare = GreedyStep(
-            *self._parts(
-                self.without_layers,
-                replace(self.layout, num_layers=0, stacked=False),
-                NO_FEATURES,
-            )
+        no_layers = replace(self.layout, num_layers=0, stacked=False)
+
+        def count(decoder: Decoder, layout: CacheLayout) -> Counts:
+            step = GreedyStep(*self._parts(decoder, layout, NO_FEATURES))
+            return compile_and_read(step.lower(self._weights(decoder), bucket)).counts
+
+        layer = count(self.layers, self.layout).plus(count(self.no_layers, no_layers), times=-1)
+        rest = count(self.without_layers, no_layers)
+        return rest.plus(layer, times=self.pair.target.num_layers)
+
+    def _rest_by_hand(self, bucket: Bucket) -> Counts:
+        """Return what a step does for features, and reads of experts, beyond what XLA counts."""
+        decoders = self.decoder, self.without_layers, self.layers, self.no_layers
+        whole, rest, layers, few = (bytes_on_one_device(self._weights(each)) for each in decoders)
+        projection = bytes_on_one_device(self.features.projection)
+        elements = projection / jnp.dtype(self.layout.dtype).itemsize
+        return Counts(
+            2.0 * bucket.tokens * elements,
+            projection + whole - self._unused_bytes(bucket) - (rest + layers - few),
         )
-        with_one = compile_and_read(whole.lower(self._weights(decoder), bucket)).counts
-        rest = compile_and_read(bare.lower(self._weights(self.without_layers), bucket)).counts
-        return rest.plus(with_one.plus(rest, times=-1), times=self.pair.target.num_layers)
 
     def weight_bytes(self) -> int:
         """Return the bytes of the weights on one device."""
         return bytes_on_one_device((self._weights(self.decoder), self.features.projection))
 
-    def _read_bytes(self) -> int:
+    def _read_bytes(self, bucket: Bucket) -> float:
         # All weights, but of an embedding that is not the head some rows only.
         embedding = self._weights(self.decoder)["embedding"]
         unread = 0 if self.decoder.head is None else bytes_on_one_device(embedding)
-        return self.weight_bytes() - unread
+        return self.weight_bytes() - unread - self._unused_bytes(bucket)
+
+    def _unused_bytes(self, bucket: Bucket) -> float:
+        """Return the expected bytes of the experts that no token of a step is sent to."""
+        config = self.pair.target
+        if not config.num_experts:
+            return 0.0
+        experts = nnx.filter_state(self._weights(self.decoder), is_of_experts)
+        unwanted: float = (1 - config.experts_per_token / config.num_experts) ** bucket.tokens
+        return unwanted * bytes_on_one_device(experts)
 
     def _weights(self, decoder: Decoder) -> Any:
         assert self.layout.mesh is not None
-        return state_shapes(nnx.state(decoder), self.pair.target, Placement(self.layout.mesh))
+        return state_shapes(nnx.state(decoder), decoder.config, Placement(self.layout.mesh))
 
     def _parts(self, decoder: Decoder, layout: CacheLayout, features: FeatureForm) -> Any:
         max_pages = -(-self.limits.max_context_tokens // self.limits.page_size)
@@ -210,7 +240,7 @@ def draft_programs(
             blocks * config.block_size,
             partial(drafter.lower, "draft", blocks),
             traced_layers=layers.num_layers * passes,
-            attention=_attention(
+            by_hand=_attention(
                 layers=layers.num_layers,
                 heads=heads,
                 head_dim=layers.head_dim,

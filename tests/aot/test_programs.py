@@ -1,4 +1,4 @@
-"""Bytes of a target's weights on each device, by hand."""
+"""Bytes of a target's weights on each device, and those a step reads, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_verifier.device.buckets import Bucket
 
 LIMITS = ServingLimits(2, 8, 64, 8)
 # Of one layer: queries, keys, values, output, gate, up, down; and their rows.
@@ -30,3 +31,16 @@ def test_weights(weights: WeightFormat, expected: int) -> None:
     mesh = model_mesh(jax.devices()[:1])
     pair = Pair(tiny_config("qwen3"), None, weights)
     assert TargetPrograms.on(mesh, pair, LIMITS, 16, jnp.bfloat16).weight_bytes() == expected
+
+
+@pytest.mark.parametrize(("tokens", "read"), [(1, 2), (2, 3), (64, 4)])
+def test_experts_that_no_token_is_sent_to_are_not_read(tokens: int, read: int) -> None:
+    config = tiny_config(num_experts=4, experts_per_token=2)
+    programs = TargetPrograms.on(
+        model_mesh(jax.devices()[:1]), Pair(config, None), LIMITS, 16, jnp.bfloat16
+    )
+    program = programs.program(Bucket(1, tokens, 1), context_tokens=0)
+    expert, router = 2 * 3 * 3 * 32 * 64, 2 * 3 * 4 * 32
+    # Two experts are counted as one dense MLP.
+    assert program.by_hand.bytes == pytest.approx(router + (read - 2) * expert)
+    assert program.least_bytes == pytest.approx(programs.weight_bytes() - (4 - read) * expert)

@@ -284,9 +284,9 @@ def modelled_timings(
         programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, dtype)
         # Logits are wanted of every token.
         bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
-        attention = programs.program(bucket, shape.context_tokens).attention
-        counts = programs.count_greedy(bucket).plus(attention)
-        seconds = modelled_seconds(counts, attention, topology.roofline)
+        by_hand = programs.program(bucket, shape.context_tokens).by_hand
+        counts = programs.count_greedy(bucket).plus(by_hand)
+        seconds = modelled_seconds(counts, by_hand, topology.roofline)
         chips = topology.mesh.size
         compiled = StepCost(chips * counts.flops, chips * counts.bytes)
         return Timing(seconds, compiled=compiled)

@@ -65,7 +65,7 @@ class ScannedDecoder(Decoder):
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         [cache] = caches
         # A layer of these would be copied, and be most of the weights.
-        graph, *states = nnx.split(self.layer, _is_of_experts, ...)
+        graph, *states = nnx.split(self.layer, is_of_experts, ...)
         experts, stack = states
         # The place of each layer's output among the captured; the last one is for the others.
         wanted = sorted(set(capture))
@@ -105,7 +105,8 @@ class ScannedDecoder(Decoder):
         return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
 
 
-def _is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
+def is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
+    """Return whether a weight is one of each expert; a filter of `nnx`."""
     return EXPERTS in weight.get_metadata()["out_sharding"]
 
 

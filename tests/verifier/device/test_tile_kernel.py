@@ -46,7 +46,6 @@ KINDS = [
     Heads(4, 2, 64, "bfloat16"),
     Heads(6, 2, 128),
     Heads(3, 1, 256),
-    Heads(2, 1, 80),
 ]
 
 
