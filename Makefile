@@ -73,9 +73,9 @@ $(ASKERS): tests/clients/requirements.txt tests/clients/package.json | $(BIN)/py
 	@touch $@
 
 $(TORCH)/.installed: $(PINS) | $(BIN)/python
-	@echo "installing blockdraft[torch,dev] into $(TORCH)" >&2
+	@echo "installing blockdraft[torch,bench,dev] into $(TORCH)" >&2
 	$(PYTHON) -m venv $(TORCH)
-	$(TORCH)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[torch,dev]'
+	$(TORCH)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[torch,bench,dev]'
 	@touch $@
 
 demo: $(SERVE)  ## start everything, stream an answer, measure with and without drafting, stop
