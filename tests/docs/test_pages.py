@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import ROOT, pages, read
 
-from blockdraft_drafter import known
+from blockdraft_client.cli.main import main
+from blockdraft_drafter.known import KNOWN_PAIRS, known_drafter
 
 # Absolute paths a page may show: examples, defaults, and names of RPCs.
 ALLOWED_PATHS = (
@@ -95,6 +96,10 @@ def test_what_security_says_is_shown_is_tested() -> None:
     assert named <= defined
 
 
-def test_known_models_are_those_of_auto() -> None:
-    page = (ROOT / "docs" / "models.md").read_text("utf-8")
-    assert "\n".join(known.table()) in page
+def test_known_models_are_those_of_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--known"]) == 0
+    printed = capsys.readouterr().out
+    assert printed in read("docs/models.md")
+    for pair in KNOWN_PAIRS[1:]:
+        assert f"| `{pair.target}` | " in printed
+        assert known_drafter(pair.target) == pair.drafter
