@@ -27,7 +27,7 @@ _COMPILED = "family, compiled for TPU"
 _APACHE = "Apache-2.0"
 
 KNOWN_PAIRS: tuple[KnownPair, ...] = (
-    KnownPair("smollm2-135m", _APACHE, "included", "EAGLE-3, DFlash", "run", 3.71),
+    KnownPair("smollm2-135m", _APACHE, "included", "EAGLE-3, DFlash", "run", 3.90),
     *(
         KnownPair(target, licence, f"z-lab/{drafter}", "DFlash", *rest)
         for target, licence, drafter, *rest in (

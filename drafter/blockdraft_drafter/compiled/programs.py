@@ -24,6 +24,7 @@ from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.sampling import (
     SamplingArrays,
     filter_logits,
+    first_greatest,
     gumbel_noise,
     gumbel_noise_of,
 )
@@ -212,20 +213,16 @@ def choose(
     of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as much as
     right ones.
     """
-    best, log_chance = _first_greatest(logits), _log_of_greatest(_centered(logits))
+    best, log_chance = first_greatest(logits), _log_of_greatest(_centered(logits))
 
     def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
         warm = sampling.temperature > 0.0
         # Centered here again: what both branches share is held beside the logits.
         scaled = _centered(logits) / jnp.where(warm, sampling.temperature, 1.0)[:, None]
         noise = gumbel()
-        filtered = (sampling.top_k > 0) | (sampling.top_p < 1.0) | (sampling.min_p > 0.0)
-        kept = jax.lax.cond(
-            jnp.any(warm & filtered), lambda: filter_logits(scaled, sampling), lambda: scaled
-        )
-        noisy = _centered(sharpness * kept + noise)
+        noisy = _centered(sharpness * filter_logits(scaled, sampling) + noise)
         return (
-            jnp.where(warm, _first_greatest(noisy), best),
+            jnp.where(warm, first_greatest(noisy), best),
             jnp.where(warm, NOISY_ODDS * _log_of_greatest(noisy), log_chance),
         )
 
@@ -244,14 +241,6 @@ def _centered(values: Float[Array, "rows width"]) -> Float[Array, "rows width"]:
 def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
     """Return the logarithm of the largest of each row's softmax; the largest is 0."""
     return -jnp.log(jnp.exp(centered).sum(axis=-1))
-
-
-def _first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
-    """Return `argmax` of each row by operations that CPU computes several at a time."""
-    width = values.shape[1]
-    greatest = values == values.max(axis=1, keepdims=True)
-    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
-    return index.min(axis=1)
 
 
 def whole(

@@ -96,6 +96,24 @@ def filter_logits(
     logits: Float[Array, "choices vocab"], options: SamplingArrays
 ) -> Float[Array, "choices vocab"]:
     """Return logits, already divided by the temperature, with -inf where a filter drops a token."""
+    asked = (options.top_k > 0) | (options.top_p < 1.0) | (options.min_p > 0.0)
+    filtered: Float[Array, "choices vocab"] = jax.lax.cond(
+        jnp.any(asked), lambda: _filtered(logits, options), lambda: logits
+    )
+    return filtered
+
+
+def first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    width = values.shape[1]
+    greatest = values == values.max(axis=1, keepdims=True)
+    index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
+    return index.min(axis=1)
+
+
+def _filtered(
+    logits: Float[Array, "choices vocab"], options: SamplingArrays
+) -> Float[Array, "choices vocab"]:
     vocab_size = logits.shape[-1]
     order = _ordered_bits(logits)
     top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)

@@ -21,7 +21,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.products import log_row_sums
-from blockdraft_models.decoder.sampling import SamplingArrays, filter_logits, gumbel_noise
+from blockdraft_models.decoder.sampling import (
+    SamplingArrays,
+    filter_logits,
+    first_greatest,
+    gumbel_noise,
+)
 from blockdraft_models.sampling_options import MAX_LOG_PROBS
 
 
@@ -32,7 +37,7 @@ def choose_tokens(
     sampling: SamplingArrays,
 ) -> Int[Array, " choices"]:
     """Return the target's choice at each absolute position, its options being those of `row`."""
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy = first_greatest(logits)
 
     def sample() -> Int[Array, " choices"]:
         options = SamplingArrays(*(option[row] for option in sampling))
@@ -40,9 +45,8 @@ def choose_tokens(
         # The likeliest becomes 0: over a tiny temperature it would be infinite otherwise.
         centered = logits - logits.max(axis=-1, keepdims=True)
         scaled = centered / jnp.where(warm, options.temperature, 1.0)[:, None]
-        kept = filter_logits(scaled, options)
-        noisy = kept + gumbel_noise(options.seed, position, logits.shape[-1])
-        return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
+        noise = gumbel_noise(options.seed, position, logits.shape[-1])
+        return jnp.where(warm, first_greatest(filter_logits(scaled, options) + noise), greedy)
 
     # Gumbel noise and filters cost more than the LM head on CPU: a greedy batch skips them.
     choices: Int[Array, " choices"] = jax.lax.cond(
