@@ -26,30 +26,32 @@ _FAMILY = "family"  # tested with small random weights
 _COMPILED = "family, compiled for TPU"
 _APACHE = "Apache-2.0"
 
+
+def _dflash(
+    target: str,
+    drafter: str,
+    acceptance_length: float,
+    *,
+    licence: str = _APACHE,
+    verified: str = _COMPILED,
+    thinking: bool = True,
+) -> KnownPair:
+    hub_id = f"z-lab/{drafter}"
+    return KnownPair(target, licence, hub_id, "DFlash", verified, acceptance_length, thinking)
+
+
 KNOWN_PAIRS: tuple[KnownPair, ...] = (
     KnownPair("smollm2-135m", _APACHE, "included", "EAGLE-3, DFlash", "run", 3.90),
-    *(
-        KnownPair(target, licence, f"z-lab/{drafter}", "DFlash", *rest)
-        for target, licence, drafter, *rest in (
-            ("Qwen/Qwen3-4B", _APACHE, "Qwen3-4B-DFlash-b16", _COMPILED, 6.64, False),
-            ("Qwen/Qwen3-8B", _APACHE, "Qwen3-8B-DFlash-b16", _COMPILED, 6.50, False),
-            (
-                "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-                _APACHE,
-                "Qwen3-Coder-30B-A3B-DFlash",
-                _COMPILED,
-                8.09,
-            ),
-            ("openai/gpt-oss-20b", _APACHE, "gpt-oss-20b-DFlash", _COMPILED, 4.3),
-            ("openai/gpt-oss-120b", _APACHE, "gpt-oss-120b-DFlash", _FAMILY, 4.4),
-            (
-                "meta-llama/Llama-3.1-8B-Instruct",
-                "Llama 3.1",
-                "LLaMA3.1-8B-Instruct-DFlash-UltraChat",
-                _COMPILED,
-                4.91,
-            ),
-        )
+    _dflash("Qwen/Qwen3-4B", "Qwen3-4B-DFlash-b16", 6.64, thinking=False),
+    _dflash("Qwen/Qwen3-8B", "Qwen3-8B-DFlash-b16", 6.50, thinking=False),
+    _dflash("Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen3-Coder-30B-A3B-DFlash", 8.09),
+    _dflash("openai/gpt-oss-20b", "gpt-oss-20b-DFlash", 4.3),
+    _dflash("openai/gpt-oss-120b", "gpt-oss-120b-DFlash", 4.4, verified=_FAMILY),
+    _dflash(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "LLaMA3.1-8B-Instruct-DFlash-UltraChat",
+        4.91,
+        licence="Llama 3.1",
     ),
 )
 
