@@ -83,8 +83,6 @@ def test_every_repair_is_listed() -> None:
         text for call in calls("_on_repair", "_rebuild", "_lose_transport") for text in texts(call)
     }
     assert len(causes) > 3
-    metrics = section(read("docs/metrics.md"), "Verifier")
-    assert {code(row[0])[0] for row in rows(metrics, 3)} == causes
     sync = rows(section(read("docs/architecture.md"), "Accepted-token sync"), 4)
     assert {cause for row in sync for cause in code(row[2])} == causes
 

@@ -27,7 +27,7 @@ _BY_GGUF = {family.gguf: family for family in FAMILIES if family.gguf is not Non
 
 def is_known(model_type: object) -> bool:
     """Return whether decoders of this `config.json` are ours to compute."""
-    return model_type in _BY_MODEL_TYPE
+    return str(model_type) in _BY_MODEL_TYPE
 
 
 def family_of_model_type(model_type: object) -> Family:
