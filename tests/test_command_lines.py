@@ -266,6 +266,8 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         ("verifier", "engine", "scheduler", name) for name in ("max_step_tokens", "max_sequences")
     )
     values[steps] = max(values.get(steps, 128), values.get(sequences, 16))
+    if values.get(("verifier", "engine", "implementation")) == "torch":
+        values.pop(("verifier", "engine", "weights"), None)
     if values.get(("no_drafter",)):
         values.pop(("drafter", "drafter"), None)
     told: ServeSettings = build(ServeSettings, values)
