@@ -188,9 +188,8 @@ class DFlashPrograms(DraftPrograms):
     ) -> tuple[list[LayerKV], Drafted]:
         """Append `new`, then draft `blocks` over contexts that include it.
 
-        The block always has its full width, because the model was trained so. A draft ends before
-        the token with which it is too unlikely that all of it is right: verifying that costs more
-        than it gains.
+        The block always has its full width, because the model was trained so; how many of the
+        drafted tokens are wanted is the host's business.
         """
         cache = self.append(weights, cache, new)
         model: DFlash = nnx.merge(self.graph, weights.model)
@@ -205,13 +204,12 @@ class DFlashPrograms(DraftPrograms):
             return cache, Drafted(drafted, blocks.wanted)
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
-            drafted, log_chances = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
-            return cache, likely(drafted, log_chances, blocks)
+            drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
+            return cache, Drafted(drafted, blocks.wanted)
         positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
         sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
-        drafted, log_chances = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
-        shape = -1, tokens
-        return cache, likely(drafted.reshape(shape), log_chances.reshape(shape), blocks)
+        drafted, _ = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
+        return cache, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
 
 
 def denoise(
@@ -258,37 +256,24 @@ def draft_in_turn(
     logits: Float[Array, "blocks tokens draft"],
     blocks: PackedBlocks,
     draft_ids: Int[Array, " draft"] | None,
-) -> tuple[Int[Array, "blocks tokens"], Float[Array, "blocks tokens"]]:
-    """Draft the tokens of blocks one after another from the logits of one pass.
-
-    Returns them as target ids, with the logarithms of how likely the target chooses each.
-    """
+) -> Int[Array, "blocks tokens"]:
+    """Draft the tokens of blocks one after another, as target ids, from the logits of one pass."""
     sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
     def draft(
         before: tuple[Int[Array, " blocks"], Int[Array, " blocks"]],
         logits: Float[Array, "blocks draft"],
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    ) -> tuple[tuple[Array, Array], Array]:
         previous, position = before
         biased = logits + head(previous)
-        token, log_chance = draft_tokens(biased, position + 1, sampling, draft_ids)
-        return (token, position + 1), (token, log_chance)
+        token, _ = draft_tokens(biased, position + 1, sampling, draft_ids)
+        return (token, position + 1), token
 
     # The anchor's position is the number of positions before it.
     before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
-    _, (tokens, log_chances) = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
-    return tokens.T, log_chances.T
-
-
-def likely(
-    tokens: Int[Array, "blocks tokens"],
-    log_chances: Float[Array, "blocks tokens"],
-    blocks: PackedBlocks,
-) -> Drafted:
-    """Return drafts that end where it is too unlikely that all is right, of one token at least."""
-    together = jnp.cumsum(log_chances, axis=1)
-    counts = jnp.sum(together >= jnp.log(blocks.least_chances)[:, None], axis=1, dtype=jnp.int32)
-    return Drafted(tokens, jnp.minimum(jnp.maximum(counts, 1), blocks.wanted))
+    _, tokens = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
+    drafted: Int[Array, "blocks tokens"] = tokens.T
+    return drafted
 
 
 DFLASH: MethodDefinition[DFlash] = MethodDefinition(
