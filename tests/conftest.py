@@ -33,6 +33,7 @@ os.environ["XLA_FLAGS"] = (
 import hypothesis
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,6 +83,17 @@ def jax_as_it_was() -> Iterator[None]:
     yield
     for name, value in before.items():
         jax.config.update(name, value)
+
+
+@pytest.fixture
+def jax_keeps_nothing() -> Iterator[None]:
+    """Let JAX keep no executables, nor find any."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from flax import nnx
 
 import blockdraft_drafter
-from blockdraft_drafter.compiled.programs import Capacity
+from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_models.decoder.config import DecoderConfig
@@ -102,7 +102,7 @@ def target_programs(
         yield f"{bucket.rows}x{bucket.tokens}", text_of(step.lower(weights, bucket))
 
 
-def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[tuple[str, str]]:
+def programs_of(config: DecoderConfig, method: str, dtype: str) -> DraftPrograms:
     rows, tokens, context = LIMITS[config]
     definition: Any = {"dflash": DFLASH, "eagle3": EAGLE3}[method]
     shape = definition.config_type.default_for(config)
@@ -112,7 +112,14 @@ def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[t
             json.loads(shipped.read_text()), config, block_size=8
         )
     capacity = Capacity(rows, context, tokens, jnp.dtype(jnp.bfloat16), projected=False)
-    programs = definition.abstract_programs(shape, config, capacity, dtype=dtype, placement=None)
+    programs: DraftPrograms = definition.abstract_programs(
+        shape, config, capacity, dtype=dtype, placement=None
+    )
+    return programs
+
+
+def draft_programs(config: DecoderConfig, method: str, dtype: str) -> Iterator[tuple[str, str]]:
+    programs = programs_of(config, method, dtype)
     for size in (programs.append_sizes[0], programs.append_sizes[-1]):
         yield f"append {size}", text_of(programs.lower("append", size))
     for size in (programs.draft_sizes[0], programs.draft_sizes[-1]):

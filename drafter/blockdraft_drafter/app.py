@@ -25,6 +25,7 @@ from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_drafter.sources import obtain_drafter
 from blockdraft_models.decoder.sharding import Placement, placement_on_all_devices
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import cache_dtype, serving_dtype
 from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_and_head
@@ -53,12 +54,15 @@ class DrafterApp:
         settings: DrafterSettings,
         stop_requested: asyncio.Event,
         registry: CollectorRegistry = REGISTRY,
+        *,
+        kept: KeptPrograms | None = None,
     ) -> None:
         """Load nothing yet.
 
         `stop_requested` is set when the method cannot draft any more: a supervisor starts afresh.
+        `kept` is where programs that were compiled before are found.
         """
-        self._settings = settings
+        self._settings, self._kept = settings, kept
         self._metrics = DrafterMetrics(registry)
         self._stop_requested = stop_requested
         self.loading = Loading()
@@ -77,7 +81,7 @@ class DrafterApp:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
         load = functools.partial(
-            load_method, self._settings, count, self._counts, self.loading.report
+            load_method, self._settings, count, self._counts, self.loading.report, self._kept
         )
         loaded = await self.loading.run(load)
         self._service.serve(loaded)
@@ -110,6 +114,7 @@ def load_method(
     on_recompilation: Callable[[], None] = lambda: None,
     counts: LearningMetrics | None = None,
     report: Report = lambda stage, done, total: None,
+    kept: KeptPrograms | None = None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps."""
     dtype = serving_dtype(settings.dtype)
@@ -147,7 +152,14 @@ def load_method(
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
         projected=form == "projected",
     )
-    method = CompiledMethod(drafter, target, capacity, on_recompilation, placement=placement)
+    method = CompiledMethod(
+        drafter,
+        target,
+        capacity,
+        on_recompilation,
+        placement=placement,
+        kept=kept,
+    )
     loaded = time.perf_counter()
     method.warm_up(functools.partial(report, "compiling drafts"))
     return_free_memory()

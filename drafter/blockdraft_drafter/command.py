@@ -57,16 +57,16 @@ def _serve(settings: DrafterSettings) -> bool:
     import uvloop
 
     from blockdraft_drafter.app import DrafterApp
-    from blockdraft_models.executables import keep_executables, require_devices
+    from blockdraft_models.executables import keep_programs, require_devices
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
 
-    keep_executables(settings.compilation_cache)
+    kept = keep_programs("blockdraft_drafter", settings.compilation_cache)
     require_devices()
 
     async def main() -> bool:
         stop_requested = asyncio.Event()
-        app = DrafterApp(settings, stop_requested)
+        app = DrafterApp(settings, stop_requested, kept=kept)
         await serve(
             app,
             settings.process,

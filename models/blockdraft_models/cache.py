@@ -22,12 +22,12 @@ def default_cache_dir() -> Path:
     return Path(configured) if configured else Path.home() / ".cache" / "blockdraft"
 
 
-def write_at_once(path: Path, text: str) -> None:
-    """Write a small file whole or not at all, since other processes may be reading it."""
+def write_at_once(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, since other processes may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
         written = Path(scratch) / path.name
-        written.write_text(text, encoding="utf-8")
+        written.write_bytes(content)
         os.replace(written, path)
 
 
@@ -85,6 +85,6 @@ def _read(path: Path, valid: Callable[[object], bool]) -> dict[str, Any]:
 
 def _write(path: Path, kept: Mapping[str, Any]) -> None:
     try:
-        write_at_once(path, json.dumps(kept, indent=2) + "\n")
+        write_at_once(path, f"{json.dumps(kept, indent=2)}\n".encode())
     except OSError as error:
         logger.warning("every start measures anew, because %s cannot be kept: %s", path, error)

@@ -7,6 +7,7 @@ import jax
 
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.errors import DeviceError
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
 
 
@@ -40,3 +41,8 @@ def keep_executables(folder: Path | None = None) -> None:
     folder = (folder or default_cache_dir() / "xla") / f"{cores}-cores"
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def keep_programs(package: str, folder: Path | None = None) -> KeptPrograms:
+    """Return where the compiled programs of a package are kept, in the same folder."""
+    return KeptPrograms((folder or default_cache_dir() / "xla") / "programs", package)

@@ -12,6 +12,7 @@ from functools import partial
 import grpc
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime import version
@@ -54,9 +55,12 @@ class VerifierApp:
         settings: VerifierSettings,
         stop_requested: asyncio.Event,
         registry: CollectorRegistry = REGISTRY,
+        *,
+        kept: KeptPrograms | None = None,
     ) -> None:
-        """Wire the parts; `start` loads the model."""
+        """Wire the parts; `start` loads the model, and finds compiled steps in `kept`."""
         self._settings = settings
+        self._kept = kept
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(registry)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
@@ -101,7 +105,9 @@ class VerifierApp:
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
-        runner, checkpoint, computation, mirror = load_target(settings, self.loading.report)
+        runner, checkpoint, computation, mirror = load_target(
+            settings, self.loading.report, self._kept
+        )
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(partial(_leave, on_failure))

@@ -4,11 +4,15 @@ import argparse
 import dataclasses
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
 from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
 from blockdraft_runtime.tpu import TpuHost
+
+if TYPE_CHECKING:
+    from blockdraft_models.kept_programs import KeptPrograms
 
 CONFIGURATION = Configuration("verifier", VerifierSettings)
 
@@ -39,18 +43,24 @@ def run(args: argparse.Namespace) -> int:
 
     import uvloop
 
-    from blockdraft_models.executables import keep_executables, require_devices
+    from blockdraft_models.executables import keep_executables, keep_programs, require_devices
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import FollowerApp, VerifierApp
 
-    keep_executables(settings.compilation_cache)
+    kept = None
+    if settings.slice is None and settings.engine.implementation != "torch":
+        kept = keep_programs("blockdraft_verifier", settings.compilation_cache)
+    else:
+        # The processes of a slice must find as much as each other, and what a module of
+        # transformers computes is not told by its configuration alone.
+        keep_executables(settings.compilation_cache)
 
     async def main() -> bool:
         stop_requested = asyncio.Event()
         app: VerifierApp | FollowerApp
         if settings.slice is None or settings.slice.leads:
-            app = VerifierApp(settings, stop_requested)
+            app = VerifierApp(settings, stop_requested, kept=kept)
         else:
             app = FollowerApp(settings, stop_requested)
         second = None
@@ -72,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             # Where there are several hosts, JAX has to meet the others first.
             require_devices()
         if settings.self_test:
-            return run_self_test(settings)
+            return run_self_test(settings, kept)
         failed = not uvloop.run(main())
     except (ValueError, RuntimeError, OSError) as error:
         logger.error("%s", error)
@@ -85,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def run_self_test(settings: VerifierSettings) -> int:
+def run_self_test(settings: VerifierSettings, kept: "KeptPrograms | None" = None) -> int:
     """Load the target, compile its steps, compare them, and print what was found.
 
     It reports the numerics classes before any step is padded to another, as it would be in service.
@@ -97,7 +107,7 @@ def run_self_test(settings: VerifierSettings) -> int:
 
     if settings.slice is not None:
         raise ValueError("--self-test is for one host; a slice makes its own when it starts")
-    runner = load_target(settings).runner
+    runner = load_target(settings, kept=kept).runner
     runner.compile(NO_FEATURES, SELF_TEST_BLOCK_TOKENS, report_compiled)
     found = self_test(runner, ON_REQUEST)
     print(found.summary())

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import cache_dtype, serving_dtype
 from blockdraft_models.torch_target.loading import load_torch_decoder, torch_versions
@@ -48,9 +49,11 @@ class LoadedTarget(NamedTuple):
 
 
 def load_target(
-    settings: VerifierSettings, report: Report = lambda stage, done, total: None
+    settings: VerifierSettings,
+    report: Report = lambda stage, done, total: None,
+    kept: KeptPrograms | None = None,
 ) -> LoadedTarget:
-    """Load the target, after the other processes of a slice have come.
+    """Load the target, after the other processes of a slice have come; steps may be in `kept`.
 
     It raises `ValueError` if it cannot be loaded, or what the others run differs, and
     `RuntimeError` if they do not come.
@@ -107,6 +110,7 @@ def load_target(
         engine,
         mesh,
         mirror if isinstance(mirror, StepLeader) else None,
+        kept,
     )
     computation = replace(computation, product_forms=runner.product_forms)
     return LoadedTarget(runner, checkpoint, computation, mirror)

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from blockdraft_drafter.method import (
 )
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead
@@ -65,11 +67,13 @@ class CompiledMethod:
         on_recompilation: Callable[[], None] = lambda: None,
         *,
         placement: Placement | None = None,
+        kept: KeptPrograms | None = None,
     ) -> None:
         """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
-        meets a shape that warm-up did not compile.
+        meets a shape that warm-up did not compile. `kept` is where programs that were compiled
+        before are found.
         """
         _suit(drafter)
         self.spec = _spec(drafter, capacity)
@@ -87,6 +91,7 @@ class CompiledMethod:
         self._published = _published(drafter)
         self._draft_ids = drafter.draft_ids
         self._on_recompilation = on_recompilation
+        self._kept = kept
         self._warm = False
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
@@ -226,8 +231,15 @@ class CompiledMethod:
         if key not in self._executables:
             if self._warm:
                 self._on_recompilation()
-            self._executables[key] = self._programs.lower(kind, size).compile()
+            self._executables[key] = self._compile(kind, size)
         return self._executables[key]
+
+    def _compile(self, kind: Kind, size: int) -> Callable[..., Any]:
+        lower, placement = partial(self._programs.lower, kind, size), self._programs.placement
+        if self._kept is None:
+            return lower().compile()
+        devices = jax.devices()[:1] if placement is None else placement.mesh.devices.flatten()
+        return self._kept.compiled((self._programs, kind, size), lower, list(devices))
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         """Pad flat features to `size` with features that are not written."""

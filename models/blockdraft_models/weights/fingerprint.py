@@ -134,6 +134,6 @@ def _recall(path: Path) -> str | None:
 
 def _keep(path: Path, fingerprint: str) -> None:
     try:
-        write_at_once(path, f"{fingerprint}\n")
+        write_at_once(path, f"{fingerprint}\n".encode())
     except OSError as error:
         logger.warning("cannot keep a fingerprint in %s: %s", path.parent, error)

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -118,12 +119,14 @@ class ModelRunner:
         settings: EngineSettings,
         mesh: Mesh | None = None,
         leader: StepLeader | None = None,
+        kept: KeptPrograms | None = None,
     ) -> None:
         """Allocate the cache on `mesh`, where the weights lie; `warm_up` must follow before `run`.
 
-        `leader` has the other processes of a slice do the same; it is None in those others.
+        `leader` has the other processes of a slice do the same; it is None in those others. `kept`
+        is where steps that were compiled before are found.
         """
-        self._leader = leader
+        self._leader, self._kept = leader, kept
         self.product_forms = suit_processor(decoder)
         self._graph, self._weights = nnx.split(decoder)
         self._leaves = jax.tree.leaves(self._weights)
@@ -264,7 +267,12 @@ class ModelRunner:
         jax.block_until_ready(outputs.bonus)
 
     def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
-        return step.lower(self._weights, bucket).compile()
+        lower = functools.partial(step.lower, self._weights, bucket)
+        if self._kept is None:
+            return lower().compile()
+        mesh = self.layout.mesh
+        devices = jax.devices()[:1] if mesh is None else mesh.devices.flatten().tolist()
+        return self._kept.compiled(step.described(self._weights, bucket), lower, devices)
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
         return pack(

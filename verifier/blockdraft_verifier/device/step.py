@@ -78,13 +78,16 @@ def run_step(
     )
     # Few requests have rules, and to apply them all takes longer than to choose.
     biases, masks, penalties = inputs.rules_wanted
-    choices = jax.lax.switch(
-        jnp.where(biases | penalties, 2, masks.astype(jnp.int32)),
-        (
-            lambda: choose(logits),
-            lambda: choose(mask_logits(logits, limits)),
-            lambda: choose(process_logits(logits, inputs, limits, cache.tokens, max_drafts)),
+    choices = jax.lax.cond(
+        biases | masks | penalties,
+        lambda: choose(
+            jax.lax.cond(
+                biases | penalties,
+                lambda: process_logits(logits, inputs, limits, cache.tokens, max_drafts),
+                lambda: mask_logits(logits, limits),
+            )
         ),
+        lambda: choose(logits),
     )
     following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
     accepted, bonus = count_accepted(
@@ -114,6 +117,12 @@ class TargetStep:
     max_pages: int
     features: FeatureForm
     max_block: int
+
+    def described(self, weights: Any, bucket: Bucket) -> tuple[Any, ...]:
+        """Return all that the step for one bucket is made from, of arrays their shapes."""
+        projection = jax.tree.map(_described, self.features.projection)
+        step = replace(self, features=replace(self.features, projection=projection))
+        return step, jax.tree.map(_described, weights), bucket
 
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step for one bucket, ready to be compiled.

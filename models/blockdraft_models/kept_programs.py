@@ -1,0 +1,156 @@
+"""Compiled programs that outlive a process, found without tracing what they compute.
+
+JAX keeps what XLA compiled too, but finds it by the traced and lowered program. To trace and lower
+the steps of a target of 30 layers takes two seconds each, at every start. Here a program is found
+by all that it is made from: the caller's description, the code, and what compiles it. JAX must keep
+nothing beside it: on CPU, what was read from its cache cannot be written again.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import io
+import logging
+import os
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+from jax.stages import Compiled, Lowered
+
+from blockdraft_models.cache import write_at_once
+from blockdraft_models.processor import processor_facts, usable_cores
+
+logger = logging.getLogger(__name__)
+
+# What traces, lowers and compiles; of PyTorch's part only what is installed counts.
+_COMPILERS = ("jax", "jaxlib", "libtpu", "flax", "numpy", "torch", "torchax", "transformers")
+# What XLA and JAX read of the environment; JAX's variables are in its configuration.
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrograms:
+    """A folder of compiled programs, which several processes may use at once.
+
+    `package` is the one whose code says what they compute, besides this one.
+    """
+
+    folder: Path
+    package: str
+
+    def compiled(
+        self,
+        made_from: object,
+        lower: Callable[[], Lowered],
+        devices: Sequence[jax.Device],
+    ) -> Compiled:
+        """Return the program that `lower` lowers, from the folder if it has been compiled before.
+
+        `made_from` says all that the program depends on besides code, `devices` where it runs.
+        """
+        if jax.config.values["jax_compilation_cache_dir"] is not None:
+            raise RuntimeError("JAX keeps what it compiles, so that it cannot be kept twice")
+        key = _key(self.package, made_from, devices)
+        if key is None:
+            return lower().compile()
+        path = self.folder / key
+        kept = _read(path, devices)
+        if kept is not None:
+            return kept
+        compiled = lower().compile()
+        _write(path, compiled)
+        return compiled
+
+
+def _read(path: Path, devices: Sequence[jax.Device]) -> Compiled | None:
+    try:
+        packed = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        executable, inputs, outputs = pickle.loads(zlib.decompress(packed))
+        found: Compiled = serialize_executable.deserialize_and_load(
+            executable, inputs, outputs, execution_devices=devices
+        )
+    except Exception as error:  # whatever a damaged file may cause
+        logger.warning("compiling anew what cannot be read from %s: %s", path, error)
+        return None
+    return found
+
+
+def _write(path: Path, compiled: Compiled) -> None:
+    try:
+        packed = zlib.compress(pickle.dumps(serialize_executable.serialize(compiled)), level=1)
+        write_at_once(path, packed)
+    except Exception as error:  # not every platform can say its programs
+        logger.warning("every start compiles anew, because %s cannot be kept: %s", path, error)
+
+
+def _key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str | None:
+    """Return a name for all that a program depends on; None if that cannot be said."""
+    told = io.BytesIO()
+    pickler = _Pickler(told)
+    try:
+        pickler.dump((made_from, tuple(devices)))
+    except Exception as error:  # as of a graph with functions that have no name
+        logger.warning("every start compiles anew: %s", error)
+        return None
+    ours = __name__.partition(".")[0]
+    parts = [told.getvalue(), _compiled_by().encode(), _code(ours), _code(package)]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles devices as what they are and which of them."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, jax.Device):
+            return None
+        return value.platform, value.device_kind, value.id, value.process_index
+
+
+def _compiled_by() -> str:
+    """Return what compiles: versions, flags, the platform, and the processor of this host."""
+    backend, facts = jax.local_devices()[0].client, processor_facts()
+    return repr(
+        (
+            _versions(),
+            [os.environ.get(name) for name in _VARIABLES],
+            sorted(jax.config.values.items()),
+            (backend.platform, backend.platform_version),
+            (jax.process_index(), jax.process_count(), jax.device_count()),
+            # XLA compiles for the instructions of the host.
+            (facts.get("model name"), facts.get("flags") or facts.get("Features")),
+            usable_cores(),
+        )
+    )
+
+
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    found = []
+    for name in _COMPILERS:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return tuple(found)
+
+
+@functools.cache
+def _code(package: str) -> bytes:
+    """Return a digest of the source of a package."""
+    spec = importlib.util.find_spec(package)
+    digest = hashlib.sha256(package.encode())
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for file in sorted(Path(folder).rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.digest()
