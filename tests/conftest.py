@@ -5,6 +5,8 @@
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
   `make test-slow` asks for what XLA does by itself where programs run for minutes.
 * `auto` is float32, as if every machine had measured that it is the faster dtype.
+* Services draft nothing from recent completions: much is completed plainly first, and drafts would
+  be so good that streams end before anything happens to them.
 * Properties may take any time for an example: how long says more of the machine than of them.
 * Interrupts arrive, also where a shell started the run in the background and ignores them.
 * Executables are kept in .cache/jax-tests between runs. Within a run, programs of the verifier and
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
+os.environ["BLOCKDRAFT_SERVE_RECENT_COMPLETIONS"] = "0"
 # Processes that tests start inherit all. Of a flag that is given twice, the last one counts.
 os.environ["XLA_FLAGS"] = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "

@@ -315,6 +315,8 @@ def engine_settings(
         dtype=capacity.dtype,
         draft_policy=draft_policy,
         prompt_lookup=prompt_lookup,
+        # A prompt is completed by each method and at each temperature.
+        recent_completions=0,
     )
 
 

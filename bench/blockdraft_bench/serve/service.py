@@ -112,6 +112,7 @@ def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> l
         "--max-model-len": limits.max_context_tokens,
         "--num-pages": engine.num_pages,
         "--draft-policy": engine.draft_policy,
+        "--recent-completions": engine.recent_completions,
     }
     arguments = [str(part) for pair in values.items() for part in pair]
     service = settings.service

@@ -133,6 +133,12 @@ class ServiceSettings:
     prompt_lookup: bool = setting(
         False, "let the service started here draft by prompt lookup too", alias="lookup"
     )
+    recent_completions: int = setting(
+        0,
+        "with --prompt-lookup: also from so many tokens of the last completions; wants --samples "
+        "so many that no prompt comes twice",
+        minimum=0,
+    )
     dtype: Dtype = setting("auto", DTYPE_HELP)
     draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     max_sequences: int | None = setting(
@@ -193,6 +199,7 @@ class ServeSettings:
             dtype=self.service.dtype,
             draft_policy=self.service.draft_policy,
             prompt_lookup=self.service.prompt_lookup,
+            recent_completions=self.service.recent_completions,
         )
 
     @property

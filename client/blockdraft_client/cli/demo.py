@@ -82,6 +82,8 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     context = max(MIN_CONTEXT_TOKENS, 1 << (needed - 1).bit_length())
     arguments = ["--target", args.model, "--max-sequences", "1"]
     arguments += ["--max-model-len", str(context)]
+    # The prompt is completed again and again, and nothing shall be drafted from the time before.
+    arguments += ["--recent-completions", "0"]
     if args.drafter is not None:
         arguments += ["--drafter", args.drafter]
     return arguments

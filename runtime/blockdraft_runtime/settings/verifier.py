@@ -120,6 +120,11 @@ class EngineSettings:
         alias="lookup",
         common=True,
     )
+    recent_completions: int = setting(
+        16384,
+        "prompt lookup also searches so many tokens of a tenant's last completions; 0: none",
+        minimum=0,
+    )
     # Most tokens of a verification of what prompt lookup found, the target's newest token included.
     prompt_lookup_block: int = 16
     draft_groups: Literal[1, 2] = setting(

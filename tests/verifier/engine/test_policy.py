@@ -19,12 +19,12 @@ from blockdraft_verifier.engine.acceptance import (
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import (
-    INDEXED_PER_STEP,
     PROBE_EVERY_STEPS,
     PROBE_SHARE,
     PROBE_STEPS,
     DraftLengths,
 )
+from blockdraft_verifier.engine.repetitions import INDEXED_PER_STEP
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
@@ -62,7 +62,7 @@ def test_drafts_leave_room_for_prompts() -> None:
     lengths.costs.drafts = DraftCosts(8, (0.1,))
     sequence = decoding(lengths)
     lengths._steps = 1  # not a step that probes
-    lengths._known[sequence].drafts = AcceptanceEstimate([0.2] * 4, [20] * 4)
+    lengths._drafts[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
     assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
     assert lengths.wanted([sequence], BLOCK_SIZE, 4) == []
 
@@ -80,7 +80,7 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
     policy: DraftPolicy, right: float
 ) -> None:
     lengths = made(policy)
-    lengths._overall.drafts = AcceptanceEstimate([right], [100])
+    lengths._overall = AcceptanceEstimate([right], [100])
     prompt = Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
     hopeless = policy == "adaptive" and right < HOPELESS_ACCEPTANCE
     assert lengths.wanted([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
@@ -138,7 +138,7 @@ def test_what_does_not_pay_is_probed_now_and_then() -> None:
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
     tried = [step for step, once in enumerate(drafted) if once]
     # Five tokens are verified in 8 s, the drafter takes half a second, and nothing is gained.
-    steps = lengths.costs.expected_steps([lengths._known[sequence].drafts], 4)
+    steps = lengths.costs.expected_steps([lengths._drafts[sequence]], 4)
     lost = steps.lost_seconds(4, 0)
     assert lost == pytest.approx(7.5, abs=0.1)
     every = PROBE_EVERY_STEPS * math.ceil(lost / PROBE_SHARE / PROBE_EVERY_STEPS)
@@ -151,9 +151,9 @@ def test_early_ends_are_learned() -> None:
     row = Row(sequence, 2, (3, 4, 5), 2, ended_early=True)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 2, (4, 5, 9), 3)])
-    for known in (lengths._overall, lengths._known[sequence]):
-        assert known.drafts.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
-        assert known.drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
+    for drafts in (lengths._overall, lengths._drafts[sequence]):
+        assert drafts.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
+        assert drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
 
 
 def test_the_credit_for_probes_is_bounded() -> None:
@@ -278,9 +278,7 @@ def test_a_long_prompt_is_indexed_piece_by_piece() -> None:
     behind = []
     for _ in range(5):
         run.step()
-        prompt_lookup = lengths._known[run.sequence].prompt_lookup
-        assert prompt_lookup is not None
-        behind.append(prompt_lookup.behind)
+        behind.append(lengths._repetitions._searched[run.sequence].text.behind)
     assert behind[0] == len(run.text[: len(prompt) + 2]) - 1 - INDEXED_PER_STEP
     assert behind[:1] > behind[1:2] > behind[2:3]
     assert behind[-1] == 0
@@ -292,8 +290,8 @@ def test_what_prompt_lookup_drafted_says_nothing_of_the_drafter() -> None:
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.PROMPT_LOOKUP)
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
-    for known in (lengths._overall, lengths._known[sequence]):
-        assert known.drafts.count == 0
+    for drafts in (lengths._overall, lengths._drafts[sequence]):
+        assert drafts.count == 0
 
 
 def test_the_draft_cache_of_a_copying_sequence_is_kept_up() -> None:
@@ -303,8 +301,9 @@ def test_the_draft_cache_of_a_copying_sequence_is_kept_up() -> None:
     copying.tokens[:] = [1, 2, 3, 1, 2, 3, 1, 2]
     copying.committed = len(copying.tokens) - 1
     # Sure that it goes on so.
-    for known in (lengths._known[copying], lengths._overall):
-        known.matches = MatchAcceptance([1.0] * len(PRIOR_OF_MATCHES))
+    lengths._repetitions._searched[copying].learned.own = MatchAcceptance(
+        [1.0] * len(PRIOR_OF_MATCHES)
+    )
     wanted = lengths.wanted([copying, other], BLOCK_SIZE, 0)
     assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
     assert copying.draft is not None

@@ -37,6 +37,13 @@ class RepeatingRunner(MadeUpRunner):
         return 10 + (text[-1] + 1 + slips) % 7
 
 
+class ChangingRunner(MadeUpRunner):
+    """Its target says a token that follows from the last one, and nothing twice."""
+
+    def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
+        return (text[-1] * 7 + 3) % 97
+
+
 def made(config: EngineSettings = PROMPT_LOOKUP, draft: DraftRule | None = None) -> Engine:
     link = None if draft is None else link_to(draft)
     return engine_over(RepeatingRunner(config), config, link)
@@ -77,6 +84,8 @@ def test_prompt_lookup_never_changes_the_output(
     engine = make_engine(decoder, config=replace(PROMPT_LOOKUP, draft_policy=policy))
     outcomes = decode(engine, requests)
     assert [outcome.tokens for outcome in outcomes] == expected
+    # Now all of it is among the recent completions.
+    assert [outcome.tokens for outcome in decode(engine, requests)] == expected
     if policy == "fixed":
         sampled = [o for o, r in zip(outcomes, requests, strict=True) if r.sampling.temperature]
         assert sum(outcome.usage.prompt_lookup_drafted for outcome in sampled) > 0
@@ -97,6 +106,28 @@ def test_a_drafter_and_prompt_lookup_take_turns(draft: DraftRule, groups: Any) -
     if draft is wrong:
         drafted = sum(sum(usage.drafted_per_position) for usage in usages)
         assert drafted > sum(usage.prompt_lookup_drafted for usage in usages)
+
+
+def test_what_a_tenant_was_told_before_takes_fewer_steps() -> None:
+    def steps(config: EngineSettings, *requests: GenerationRequest) -> list[int]:
+        engine, taken = engine_over(ChangingRunner(config), config), []
+        for request in requests:
+            [outcome] = decode(engine, [request])
+            assert [outcome.tokens] == [expected.tokens for expected in decode(plain, [request])]
+            taken.append(outcome.usage.verification_steps)
+        return taken
+
+    plain = engine_over(ChangingRunner(TINY_ENGINE), TINY_ENGINE)
+    first = GenerationRequest("first", tuple(range(40, 60)), max_output_tokens=60)
+    again = replace(first, prompt=(*first.prompt[5:],))
+    other = replace(again, cache_salt=b"another tenant")
+    whole, fewer, alone, without = steps(
+        PROMPT_LOOKUP, first, again, other, replace(again, prompt_lookup=False)
+    )
+    assert whole == alone == without == 59
+    # The first tokens must agree, and a block of four gains four tokens.
+    assert fewer <= 59 / 3
+    assert steps(replace(PROMPT_LOOKUP, recent_completions=0), first, again) == [59, 59]
 
 
 def test_the_drafter_takes_over_where_prompt_lookup_finds_nothing() -> None:

@@ -7,22 +7,21 @@ that prompt lookup found compete with it (`shares`). Every step teaches what the
 | What | Where | Learned |
 |---|---|---|
 | how often the drafter is right | `AcceptanceEstimate` | of each sequence, and of all |
-| how often prompt lookup is right | `MatchAcceptance` | of each sequence, and of all |
+| how often prompt lookup is right | `Repetitions` | of each sequence, and of all |
 | what a step takes | `StepTimes` | of each shape, and of the machine |
 | what a draft takes | `DraftCosts` | of each number of sequences |
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate, MatchAcceptance
+from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import CostModel, WaitingPrompts
+from blockdraft_verifier.engine.repetitions import Repetitions
 from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
-from blockdraft_verifier.prompt_lookup import PromptLookup
 from blockdraft_verifier.scheduling.scheduler import Progress, Row
-from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, Sequence
+from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
 
 # Drafting that does not pay is probed this often, in steps: text changes.
 PROBE_EVERY_STEPS = 64
@@ -33,17 +32,6 @@ PROBE_STEPS = 1024
 # Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
 # all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
 LEAST_CHANCE = 0.15
-# About half a millisecond: a long prompt is indexed beside the steps that compute it.
-INDEXED_PER_STEP = 1024
-
-
-@dataclass(slots=True)
-class Known:
-    """What is known of one sequence, or of all; `prompt_lookup` is None where it is not used."""
-
-    drafts: AcceptanceEstimate = field(default_factory=AcceptanceEstimate)
-    matches: MatchAcceptance = field(default_factory=MatchAcceptance)
-    prompt_lookup: PromptLookup | None = None
 
 
 class DraftLengths:
@@ -60,10 +48,11 @@ class DraftLengths:
         self._prompt_slowdown = settings.prompt_slowdown
         self._prompt_lookup_block = settings.prompt_lookup_block if settings.prompt_lookup else 1
         self._max_block = 1
-        self._overall = Known()
+        self._repetitions = Repetitions(settings.recent_completions)
+        self._overall = AcceptanceEstimate()
         # The same of outputs that have a grammar.
-        self._constrained = Known()
-        self._known: dict[Sequence, Known] = {}
+        self._constrained = AcceptanceEstimate()
+        self._drafts: dict[Sequence, AcceptanceEstimate] = {}
         self._steps = 0
         # What probes may cost by now.
         self._credit_seconds = 0.0
@@ -76,7 +65,7 @@ class DraftLengths:
         Returned are draft lengths, 0 to send new features only. `block_size` is the drafter's, 1 if
         there is none; `prompt_tokens` are still to be computed of prompts.
         """
-        self._index(running)
+        self._repetitions.index(running)
         ready = [
             sequence
             for sequence in running
@@ -86,34 +75,24 @@ class DraftLengths:
             and sequence.request.max_draft_tokens != 0
         ]
         # Draft KV caches are filled ahead of drafts, but not where the drafter is hardly asked.
-        ahead = self._policy == "fixed" or not self._overall.drafts.hopeless
+        ahead = self._policy == "fixed" or not self._overall.hopeless
         wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
         if self.costs is None:
             return wanted
         context = max((s.committed for s in running if not s.decoding), default=0)
         prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
-        estimates = [self._known[sequence].drafts for sequence in decoding if sequence.draftable]
+        estimates = [self._drafts[sequence] for sequence in decoding if sequence.draftable]
         length, is_probe = self._length(self.costs, estimates, block_size - 1, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, prompts, must_draft=is_probe)
         for sequence, share in zip(decoding, shares, strict=True):
-            prompt_lookup = self._known[sequence].prompt_lookup
-            if share.prompt_lookup and prompt_lookup is not None:
-                tokens = prompt_lookup.continuation(share.prompt_lookup)
-                sequence.draft = Draft(tokens, source=DraftSource.PROMPT_LOOKUP)
+            if share.prompt_lookup:
+                sequence.draft = self._repetitions.draft(sequence, share.prompt_lookup)
             # With nothing to draft, its draft KV cache is kept up.
             if sequence.draftable and length > 0:
                 wanted.append((sequence, share.draft))
         return wanted
-
-    def _index(self, running: Iterable[Sequence]) -> None:
-        """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
-        left = INDEXED_PER_STEP
-        known = (self._known[sequence] for sequence in running if sequence in self._known)
-        texts = [each.prompt_lookup for each in known if each.prompt_lookup is not None]
-        for text in sorted(texts, key=lambda text: text.behind):
-            left -= text.index(left)
 
     def _length(
         self,
@@ -136,7 +115,7 @@ class DraftLengths:
         if self._probes_now:
             chosen = most
         elif best == 0:
-            chosen = costs.probe_length(estimates, self._overall.drafts, most, prompts)
+            chosen = costs.probe_length(estimates, self._overall, most, prompts)
         if chosen != best:
             lost = steps.lost_seconds(chosen, best)
             if lost > self._credit_seconds:
@@ -150,12 +129,12 @@ class DraftLengths:
 
         Nothing needs to be drafted where the grammar says what comes.
         """
-        found = self._survival(sequence)
+        found = self._repetitions.search(sequence, _limited(sequence, self._max_block - 1))
         if length and sequence.grammar is not None and sequence.grammar.forces(length):
             return Offer()
         if not sequence.draftable:
             return Offer(found)
-        length, estimate = _limited(sequence, length), self._known[sequence].drafts
+        length, estimate = _limited(sequence, length), self._drafts[sequence]
         return Offer(found, estimate.lasting(length), estimate.accepted_of(length))
 
     def _shares(
@@ -169,23 +148,6 @@ class DraftLengths:
         shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
         return with_probes(shares, offers) if self._probes_now else shares
 
-    def _survival(self, sequence: Sequence) -> list[float]:
-        """Return how likely the first 1, 2, ... tokens found by prompt lookup are all right.
-
-        The outcome of the previous match is learned from.
-        """
-        known = self._known[sequence]
-        if known.prompt_lookup is None:
-            return []
-        outcome = known.prompt_lookup.search()
-        if outcome is not None:
-            known.matches.update(outcome)
-            self._all_like(sequence).matches.update(outcome)
-        match = known.prompt_lookup.match
-        if match is None:
-            return []
-        return known.matches.survival(match.length, _limited(sequence, self._max_block - 1))
-
     @property
     def _probes_now(self) -> bool:
         """Whether this step probes what does not seem to pay."""
@@ -194,7 +156,7 @@ class DraftLengths:
     @property
     def acceptance(self) -> list[float]:
         """How often a token at each position is right, given that those before it are."""
-        return list(self._overall.drafts.by_position)
+        return list(self._overall.by_position)
 
     @property
     def least_chance(self) -> float:
@@ -203,7 +165,7 @@ class DraftLengths:
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
         """Return how long it can pay to wait for what is `wanted` of the drafter."""
-        asked = [(self._known[sequence].drafts, length) for sequence, length in wanted if length]
+        asked = [(self._drafts[sequence], length) for sequence, length in wanted if length]
         if not asked or self.costs is None:
             return 0.0
         estimates = [estimate for estimate, _ in asked]
@@ -223,25 +185,21 @@ class DraftLengths:
 
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""
-        self._overall.drafts = AcceptanceEstimate()
-        self._constrained.drafts = AcceptanceEstimate()
+        self._overall, self._constrained = AcceptanceEstimate(), AcceptanceEstimate()
 
     def add(self, sequence: Sequence) -> None:
         """Expect of a new sequence what was seen of all others like it."""
-        enabled = self._prompt_lookup_block > 1 and sequence.request.prompt_lookup
-        others = self._all_like(sequence)
-        self._known[sequence] = Known(
-            others.drafts.successor(),
-            others.matches.successor(),
-            PromptLookup(sequence.tokens) if enabled else None,
-        )
+        self._drafts[sequence] = self._all_like(sequence).successor()
+        if self._prompt_lookup_block > 1 and sequence.request.prompt_lookup:
+            self._repetitions.add(sequence)
 
-    def _all_like(self, sequence: Sequence) -> Known:
+    def _all_like(self, sequence: Sequence) -> AcceptanceEstimate:
         return self._overall if sequence.grammar is None else self._constrained
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence."""
-        self._known.pop(sequence, None)
+        self._drafts.pop(sequence, None)
+        self._repetitions.forget(sequence)
 
     def observe_drafting(self, times: DraftTimes) -> None:
         """Learn what drafting cost."""
@@ -275,8 +233,8 @@ class DraftLengths:
             row = change.row
             drafted = row.draft_count or row.discarded
             if change.new_tokens and drafted and row.source is DraftSource.DRAFTER:
-                for known in (self._known[row.sequence], self._all_like(row.sequence)):
-                    known.drafts.update(
+                for estimate in (self._drafts[row.sequence], self._all_like(row.sequence)):
+                    estimate.update(
                         row.draft_count,
                         change.accepted,
                         ended_early=row.ended_early,
