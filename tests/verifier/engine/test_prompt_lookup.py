@@ -128,6 +128,8 @@ def test_what_a_tenant_was_told_before_takes_fewer_steps() -> None:
     # The first tokens must agree, and a block of four gains four tokens.
     assert fewer <= 59 / 3
     assert steps(replace(PROMPT_LOOKUP, recent_completions=0), first, again) == [59, 59]
+    # What is decoded plainly is not remembered.
+    assert steps(PROMPT_LOOKUP, replace(first, max_draft_tokens=0), again) == [59, 59]
 
 
 def test_the_drafter_takes_over_where_prompt_lookup_finds_nothing() -> None:
