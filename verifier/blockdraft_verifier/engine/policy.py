@@ -191,8 +191,9 @@ class DraftLengths:
         """Expect of a new sequence what was seen of all others like it."""
         self._drafts[sequence] = self._all_like(sequence).successor()
         request = sequence.request
-        # Nothing is looked up for a request that is decoded plainly, nor remembered of it.
-        if self._prompt_lookup_block > 1 and request.prompt_lookup and request.max_draft_tokens != 0:
+        # Of a request that is decoded plainly nothing is remembered either.
+        wanted = request.prompt_lookup and request.max_draft_tokens != 0
+        if wanted and self._prompt_lookup_block > 1:
             self._repetitions.add(sequence)
 
     def _all_like(self, sequence: Sequence) -> AcceptanceEstimate:
