@@ -129,10 +129,13 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files whose tests may take longest, so that no worker waits for them alone."""
+    """Begin with the files that take longest, so that no worker waits for them alone.
+
+    These are the ones with tests that may take long, and then those of the verifier.
+    """
     allowed: dict[Path, float] = {}
     for item in items:
         marker = item.get_closest_marker("timeout")
         seconds = float(marker.args[0]) if marker is not None else 0.0
         allowed[item.path] = max(seconds, allowed.get(item.path, 0.0))
-    items.sort(key=lambda item: -allowed[item.path])
+    items.sort(key=lambda item: (-allowed[item.path], "verifier" not in item.path.parts))
