@@ -1,5 +1,6 @@
 """Pages link to what exists, and speak of no machine in particular."""
 
+import hashlib
 import re
 import unicodedata
 from pathlib import Path
@@ -94,6 +95,15 @@ def test_what_security_says_is_shown_is_tested() -> None:
     named = set(re.findall(r"`(test_\w+)`", read("docs/security.md")))
     assert len(named) > 30
     assert named <= defined
+
+
+def test_shipped_drafters_are_those_that_are_named() -> None:
+    told = re.findall(r"^\| (\S+) \|.*\| `([0-9a-f]{16})` \|$", read("docs/training.md"), re.M)
+    folder = ROOT / "drafter/blockdraft_drafter/checkpoints"
+    for name, digest in told:
+        weights = folder / f"smollm2-135m-{name.lower().replace('-', '')}" / "model.safetensors"
+        assert hashlib.sha256(weights.read_bytes()).hexdigest().startswith(digest)
+    assert len(told) == len(list(folder.iterdir()))
 
 
 def test_known_models_are_those_of_auto(capsys: pytest.CaptureFixture[str]) -> None:
