@@ -16,13 +16,16 @@ from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
+from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
-from blockdraft_verifier.device.feature_form import FeatureForm
+from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.packing import pack
+from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -64,6 +67,22 @@ class Stepping:
         )
         on_host: StepOutputs = jax.device_get(outputs)
         return on_host
+
+
+@pytest.mark.usefixtures("jax_keeps_nothing")
+def test_steps_that_were_compiled_before_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, mesh = tiny_config("qwen3", num_layers=2), placed_on(2).mesh
+    write_hf_checkpoint(random_decoder(config), tmp_path / "target")
+    decoder, _ = load_decoder(tmp_path / "target", dtype=jnp.float32, placement=placed_on(2))
+    settings = EngineSettings(
+        num_pages=NUM_PAGES, page_size=PAGE_SIZE, scheduler=SchedulerSettings(1, 2, 16)
+    )
+    kept = KeptPrograms(tmp_path / "programs", "blockdraft_verifier")
+    ModelRunner(decoder, settings, mesh, kept=kept).warm_up(NO_FEATURES, 2)
+    monkeypatch.setattr(TargetStep, "lower", lambda *step: pytest.fail(f"{step} was lowered"))
+    assert ModelRunner(decoder, settings, mesh, kept=kept).warm_up(NO_FEATURES, 2).seconds
 
 
 def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:

@@ -87,8 +87,8 @@ def test_weights_and_their_values_make_no_difference() -> None:
     assert key_of(decoder_of()) == key_of(other)
     rng = np.random.default_rng(0)
     projected = [
-        FeatureForm((0, 1), FeatureProjection(jnp.asarray(rng.normal(size=(32, 64)))))
-        for _ in range(2)
+        FeatureForm((0, 1), FeatureProjection(jnp.asarray(rng.normal(size=(32, 64)))), name)
+        for name in ("one", "another")
     ]
     first, second = (key_of(other, features=features) for features in projected)
     assert first == second != key_of(other, features=FeatureForm((0, 1)))

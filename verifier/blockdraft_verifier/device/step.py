@@ -121,7 +121,8 @@ class TargetStep:
     def described(self, weights: Any, bucket: Bucket) -> tuple[Any, ...]:
         """Return all that the step for one bucket is made from, of arrays their shapes."""
         projection = jax.tree.map(_described, self.features.projection)
-        step = replace(self, features=replace(self.features, projection=projection))
+        features = replace(self.features, projection=projection, fingerprint="")
+        step = replace(self, features=features)
         return step, jax.tree.map(_described, weights), bucket
 
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
