@@ -23,11 +23,12 @@ FENCE = re.compile(r"^```(sh|python|py)\n(.*?)^```", re.M | re.S)
 INSTALLS = ("pip", "source")
 
 
-def environment() -> dict[str, str]:
+def environment(command: list[str]) -> dict[str, str]:
     """Return the variables of a shell in which the project's environment is active."""
     told = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKDRAFT_")}
-    # Programs are compiled as in production, not as the other tests are.
-    told.pop("XLA_FLAGS", None)
+    # Programs are compiled as in production, but for the few steps of training.
+    if command[:2] != ["blockdraft", "train"]:
+        told.pop("XLA_FLAGS", None)
     return {
         **told,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -45,7 +46,7 @@ def environment() -> dict[str, str]:
 def serving(command: list[str], folder: Path) -> Iterator[None]:
     """Run a service while the context is entered, from when it says that it is ready."""
     process = subprocess.Popen(
-        command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
+        command, cwd=folder, env=environment(command), stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     said: list[str] = []
@@ -75,7 +76,7 @@ def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment(),
+        env=environment(command),
         input="Hello\n",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
