@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled, Lowered
 
 from blockdraft_drafter.compiled.programs import DraftPrograms
@@ -74,6 +75,21 @@ def shared_programs() -> Iterator[SharedPrograms]:
         for program in (TargetStep, DraftPrograms):
             patched.setattr(program, "lower", _remembering(program.lower, shared))
         yield shared
+
+
+@contextmanager
+def jax_keeps_nothing() -> Iterator[None]:
+    """Let JAX keep no executables, nor find any."""
+    names = ("jax_enable_compilation_cache", "jax_compilation_cache_dir")
+    before = {name: jax.config.values[name] for name in names}
+    jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    # Whether the cache is used is asked once, at the first compilation.
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @contextmanager

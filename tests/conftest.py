@@ -36,7 +36,6 @@ os.environ["XLA_FLAGS"] = (
 import hypothesis
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -91,12 +90,10 @@ def jax_as_it_was() -> Iterator[None]:
 @pytest.fixture
 def jax_keeps_nothing() -> Iterator[None]:
     """Let JAX keep no executables, nor find any."""
-    before = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-    compilation_cache.reset_cache()
+    from tests.compiled_once import jax_keeps_nothing
+
+    with jax_keeps_nothing():
+        yield
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
+from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from blockdraft_models.cache import write_at_once
@@ -29,8 +30,8 @@ from blockdraft_models.processor import processor_facts, usable_cores
 
 logger = logging.getLogger(__name__)
 
-# What traces, lowers and compiles; of PyTorch's part only what is installed counts.
-_COMPILERS = ("jax", "jaxlib", "libtpu", "flax", "numpy", "torch", "torchax", "transformers")
+# What traces, lowers and compiles.
+_COMPILERS = ("jax", "jaxlib", "libtpu", "flax", "numpy")
 # What XLA and JAX read of the environment; JAX's variables are in its configuration.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC")
 
@@ -49,14 +50,16 @@ class KeptPrograms:
         self,
         made_from: object,
         lower: Callable[[], Lowered],
-        devices: Sequence[jax.Device],
+        mesh: Mesh | None = None,
     ) -> Compiled:
         """Return the program that `lower` lowers, from the folder if it has been compiled before.
 
-        `made_from` says all that the program depends on besides code, `devices` where it runs.
+        `made_from` says all that the program depends on besides code. It runs on the devices of
+        `mesh`, or else on the default one.
         """
         if jax.config.values["jax_compilation_cache_dir"] is not None:
             raise RuntimeError("JAX keeps what it compiles, so that it cannot be kept twice")
+        devices = jax.devices()[:1] if mesh is None else mesh.devices.flatten().tolist()
         key = _key(self.package, made_from, devices)
         if key is None:
             return lower().compile()
@@ -113,7 +116,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, jax.Device):
             return None
-        return value.platform, value.device_kind, value.id, value.process_index
+        return value.platform, value.device_kind, value.id
 
 
 def _compiled_by() -> str:
@@ -125,7 +128,6 @@ def _compiled_by() -> str:
             [os.environ.get(name) for name in _VARIABLES],
             sorted(jax.config.values.items()),
             (backend.platform, backend.platform_version),
-            (jax.process_index(), jax.process_count(), jax.device_count()),
             # XLA compiles for the instructions of the host.
             (facts.get("model name"), facts.get("flags") or facts.get("Features")),
             usable_cores(),

@@ -16,7 +16,6 @@ from blockdraft_models import kept_programs
 from blockdraft_models.kept_programs import KeptPrograms
 
 pytestmark = pytest.mark.usefixtures("jax_keeps_nothing")
-DEVICES = jax.devices()[:1]
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
@@ -44,7 +43,7 @@ def result_of(compiled: Compiled) -> np.ndarray:
 
 def test_a_program_is_compiled_once(kept: KeptPrograms) -> None:
     lowering = Lowering()
-    first, second = (kept.compiled(("a", 1), lowering, DEVICES) for _ in range(2))
+    first, second = (kept.compiled(("a", 1), lowering) for _ in range(2))
     assert lowering.times == 1
     np.testing.assert_array_equal(result_of(second), result_of(first))
     np.testing.assert_allclose(result_of(second), 2 * np.sin(ROWS), rtol=1e-6)
@@ -52,7 +51,7 @@ def test_a_program_is_compiled_once(kept: KeptPrograms) -> None:
 
 def test_another_one_is_another(kept: KeptPrograms) -> None:
     for number, made_from in enumerate([("a", 1), ("a", 2), ("a", 1.0), ("a", True), "a", None]):
-        found = kept.compiled(made_from, Lowering(float(number)), DEVICES)
+        found = kept.compiled(made_from, Lowering(float(number)))
         np.testing.assert_allclose(result_of(found), number * np.sin(ROWS), rtol=1e-6)
 
 
@@ -82,17 +81,17 @@ def test_what_was_compiled_by_something_else_is_not_found(
     change: Callable[[pytest.MonkeyPatch, KeptPrograms], KeptPrograms],
 ) -> None:
     lowering = Lowering()
-    kept.compiled("a", lowering, DEVICES)
-    change(monkeypatch, kept).compiled("a", lowering, DEVICES)
+    kept.compiled("a", lowering)
+    change(monkeypatch, kept).compiled("a", lowering)
     assert lowering.times == 2
 
 
 def test_what_jax_was_told_counts(kept: KeptPrograms) -> None:
     lowering, before = Lowering(), jax.config.values["jax_default_matmul_precision"]
-    kept.compiled("a", lowering, DEVICES)
+    kept.compiled("a", lowering)
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
-        kept.compiled("a", lowering, DEVICES)
+        kept.compiled("a", lowering)
     finally:
         jax.config.update("jax_default_matmul_precision", before)
     assert lowering.times == 2
@@ -109,7 +108,7 @@ def test_changed_code_compiles_anew(
         (package / "__init__.py").write_text(code)
         kept_programs._code.cache_clear()  # as in a new process
         for _ in range(2):
-            changing.compiled("a", lowering, DEVICES)
+            changing.compiled("a", lowering)
     assert lowering.times == 3
 
 
@@ -118,13 +117,13 @@ def test_a_damaged_file_is_replaced(
     kept: KeptPrograms, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     lowering = Lowering()
-    kept.compiled("a", lowering, DEVICES)
+    kept.compiled("a", lowering)
     [path] = kept.folder.iterdir()
     path.write_bytes(path.read_bytes()[:-20] if content is None else content)
     with caplog.at_level(logging.WARNING):
-        assert result_of(kept.compiled("a", lowering, DEVICES)).any()
+        assert result_of(kept.compiled("a", lowering)).any()
     assert "compiling anew" in caplog.text
-    kept.compiled("a", lowering, DEVICES)
+    kept.compiled("a", lowering)
     assert lowering.times == 2
 
 
@@ -137,7 +136,7 @@ def test_what_cannot_be_described_or_written_is_compiled(
         caplog.clear()
         lowering = Lowering()
         for _ in range(2):
-            assert result_of(folder.compiled(made_from, lowering, DEVICES)).any()
+            assert result_of(folder.compiled(made_from, lowering)).any()
         assert lowering.times == 2
         assert "every start compiles anew" in caplog.text
     assert not kept.folder.exists()
@@ -146,4 +145,4 @@ def test_what_cannot_be_described_or_written_is_compiled(
 def test_nothing_is_kept_twice(kept: KeptPrograms, tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     with pytest.raises(RuntimeError, match="kept twice"):
-        kept.compiled("a", Lowering(), DEVICES)
+        kept.compiled("a", Lowering())

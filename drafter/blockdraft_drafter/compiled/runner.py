@@ -238,8 +238,8 @@ class CompiledMethod:
         lower, placement = partial(self._programs.lower, kind, size), self._programs.placement
         if self._kept is None:
             return lower().compile()
-        devices = jax.devices()[:1] if placement is None else placement.mesh.devices.flatten()
-        return self._kept.compiled((self._programs, kind, size), lower, list(devices))
+        mesh = None if placement is None else placement.mesh
+        return self._kept.compiled((self._programs, kind, size), lower, mesh)
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         """Pad flat features to `size` with features that are not written."""

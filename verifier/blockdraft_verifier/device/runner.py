@@ -270,9 +270,8 @@ class ModelRunner:
         lower = functools.partial(step.lower, self._weights, bucket)
         if self._kept is None:
             return lower().compile()
-        mesh = self.layout.mesh
-        devices = jax.devices()[:1] if mesh is None else mesh.devices.flatten().tolist()
-        return self._kept.compiled(step.described(self._weights, bucket), lower, devices)
+        described = step.described(self._weights, bucket)
+        return self._kept.compiled(described, lower, self.layout.mesh)
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
         return pack(

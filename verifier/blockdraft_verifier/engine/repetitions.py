@@ -92,14 +92,11 @@ class Repetitions:
 
     def index(self, running: Iterable[Sequence]) -> None:
         """Index what is new of texts, a bounded number of tokens; the rest is for coming steps."""
-        texts: dict[int, IndexedText] = {}
-        for sequence in running:
-            searched = self._searched.get(sequence)
-            if searched is not None:
-                recent = () if searched.recent is None else (searched.recent.text,)
-                texts |= {id(text): text for text in (searched.text, *recent)}
+        searched = [self._searched[each] for each in running if each in self._searched]
+        recent = dict.fromkeys(each.recent.text for each in searched if each.recent is not None)
         left = INDEXED_PER_STEP
-        for text in sorted(texts.values(), key=lambda text: text.behind):
+        texts = [*(each.text for each in searched), *recent]
+        for text in sorted(texts, key=lambda text: text.behind):
             left -= text.index(left)
 
     def search(self, sequence: Sequence, most: int) -> list[float]:
