@@ -188,3 +188,14 @@ def test_a_prompt_that_is_asked_again_and_again_is_compared_on_once(kept: Kept) 
     assert [row.token_ids for row in piece.rows] == [
         tuple(each.token_ids.tolist()) for each in (other, one)
     ]
+
+
+def test_short_completions_do_not_stand_in_for_those_that_can_be_compared(kept: Kept) -> None:
+    every = [sample(seed) for seed in range(100)]
+    for each in every:
+        kept.add(each)
+    for seed in range(100, 200):
+        kept.add(sample(seed, completion_start=16))
+    long = [each for each in every if held(each)][-4:]
+    found = traffic(kept).held_out(4, longer_than=4)
+    assert completions(found) == {tuple(each.token_ids.tolist()) for each in long}

@@ -100,10 +100,6 @@ class Candidate:
             return None
         return float(metrics.loss) / max(float(metrics.weight), 1e-6)
 
-    def usable(self, held_out: Slice) -> list[int]:
-        """Return the rows whose completions are long enough for a verification."""
-        return [n for n, row in enumerate(held_out.rows) if len(row.response) > self.slots]
-
     def gained(self, params: Any, held_out: Slice, number: int) -> Ended:
         """Replay a row as serving would decode it with these weights of a drafter of this form."""
         length = len(held_out.rows[number].response)

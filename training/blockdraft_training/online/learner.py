@@ -232,15 +232,16 @@ class Learner:
     def _compared(self, rounded: DFlash) -> Comparison | None:
         """Compare on held-out samples; None if there are too few, or learning was stopped."""
         candidate = self._candidate
-        held = self._traffic.held_out(self._schedule.held_out_sequences)
-        numbers = [] if held is None else candidate.usable(held)
-        if held is None or len(numbers) < LEAST_SEQUENCES:
-            logger.info("only %d held-out sequences: no evaluation yet", len(numbers))
+        # A completion must be long enough for a verification.
+        held = self._traffic.held_out(self._schedule.held_out_sequences, candidate.slots)
+        count = 0 if held is None else len(held.rows)
+        if held is None or count < LEAST_SEQUENCES:
+            logger.info("only %d held-out sequences: no evaluation yet", count)
             return None
 
         def gained(params: Any) -> list[Ended]:
             found = []
-            for number in numbers:
+            for number in range(count):
                 self._wait()
                 if self._stopped():
                     break

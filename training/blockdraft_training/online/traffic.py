@@ -117,6 +117,7 @@ class Traffic:
         self._generator = np.random.default_rng(0)
         # The digest of each usable sample's prompt, which decides on which side the sample is.
         self._prompts: dict[str, bytes] = {}
+        self._completions: dict[str, int] = {}  # tokens of each one's completion
         self._bad: set[str] = set()
         self._used: Counter[str] = Counter()
 
@@ -136,15 +137,17 @@ class Traffic:
         self._used.update(found.keys())
         return _slice([*found.values()])
 
-    def held_out(self, count: int) -> Slice | None:
+    def held_out(self, count: int, longer_than: int = 0) -> Slice | None:
         """Return the newest held-out samples, one of each prompt; None if there are none.
 
-        A prompt that is asked again and again counts once.
+        A prompt that is asked again and again counts once, and completions of at most
+        `longer_than` tokens do not count.
         """
         self._refresh()
         newest: dict[bytes, str] = {}
         for name in self._newest(held_out=True):
-            newest.setdefault(self._prompts[name], name)
+            if self._completions[name] > longer_than:
+                newest.setdefault(self._prompts[name], name)
         found: dict[str, TrainingSample] = {}
         self._read(found, list(newest.values())[:count], self._slice_bytes)
         return _slice([*found.values()])
@@ -154,6 +157,7 @@ class Traffic:
         names = self._samples.names()
         there = set(names)
         self._prompts = {n: prompt for n, prompt in self._prompts.items() if n in there}
+        self._completions = {n: self._completions[n] for n in self._prompts}
         self._bad &= there
         self._used = Counter({n: used for n, used in self._used.items() if n in there})
         new = [n for n in reversed(names) if n not in self._prompts and n not in self._bad]
@@ -161,6 +165,7 @@ class Traffic:
             sample = self._usable(name)
             if sample is not None:
                 self._prompts[name] = prompt_digest(sample)
+                self._completions[name] = len(row_of(cut(sample, self._max_length)).response)
 
     def _newest(self, *, held_out: bool) -> list[str]:
         """Return the samples of one side, newest first."""
