@@ -10,7 +10,7 @@ from blockdraft_drafter.compiled.programs import NOISY_ODDS
 from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
-_noise = jax.jit(gumbel_noise, static_argnums=2)
+_noise = jax.jit(gumbel_noise)
 
 
 def random_sampling(rng: random.Random) -> Sampling:
@@ -58,7 +58,8 @@ def reference_scores(
         kept[order[before >= sampling.top_p]] = False
     kept &= probabilities >= sampling.min_p * probabilities.max()
     words = seed_words(sampling.seed)[None]
-    noise = np.asarray(_noise(words, np.array([position], np.int32), vocab), np.float64)[0, ids]
+    every = np.arange(vocab, dtype=np.int32)
+    noise = np.asarray(_noise(words, np.array([position], np.int32), every), np.float64)[0, ids]
     return np.where(kept, sharpness * scaled + noise, -np.inf)
 
 

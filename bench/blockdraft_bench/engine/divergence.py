@@ -47,7 +47,7 @@ class ChoiceMargin:
         noise = gumbel_noise(
             jnp.asarray(pack_sampling([request.sampling], 1).seed),
             jnp.asarray(np.array([len(tokens)], np.int32)),
-            logits.shape[0],
+            jnp.arange(logits.shape[0]),
         )[0]
         # In float64, so that the difference of two close scores is that of the float32 logits.
         scores = np.asarray(logits, np.float64)

@@ -26,7 +26,6 @@ from blockdraft_models.decoder.sampling import (
     filter_logits,
     first_greatest,
     gumbel_noise,
-    gumbel_noise_of,
 )
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
@@ -186,9 +185,8 @@ def draft_tokens(
     """
 
     def noise() -> Float[Array, "choices draft"]:
-        if draft_ids is None:
-            return gumbel_noise(sampling.seed, positions, logits.shape[-1])
-        return gumbel_noise_of(sampling.seed, positions, draft_ids)
+        ids = jnp.arange(logits.shape[-1]) if draft_ids is None else draft_ids
+        return gumbel_noise(sampling.seed, positions, ids)
 
     index, log_chance = choose(logits, noise, sampling, sharpness)
     return (index if draft_ids is None else draft_ids[index]), log_chance

@@ -20,7 +20,7 @@ from blockdraft_drafter.compiled.definition import DraftTensor
 from blockdraft_drafter.compiled.packing import PackedBlocks
 from blockdraft_drafter.compiled.programs import choose
 from blockdraft_models.decoder.layer import Linear, parameter, random_weights
-from blockdraft_models.decoder.sampling import gumbel_noise_of
+from blockdraft_models.decoder.sampling import gumbel_noise
 from blockdraft_models.decoder.sharding import EMBED
 
 # As published; the other codebook starts at zero, so that a new selector changes nothing.
@@ -99,7 +99,7 @@ def _noise(
     seed: UInt[Array, "2"], position: Int[Array, ""], tokens: Int[Array, " candidates"]
 ) -> Float[Array, " candidates"]:
     """Return the target's Gumbel noise of some tokens at a position."""
-    noise: Float[Array, " candidates"] = gumbel_noise_of(seed[None], position[None], tokens)[0]
+    noise: Float[Array, " candidates"] = gumbel_noise(seed[None], position[None], tokens)[0]
     return noise
 
 

@@ -30,7 +30,7 @@ SLACK = 1e-5
 
 choose = jax.jit(choose_tokens)
 filtered = jax.jit(filter_logits)
-noise = jax.jit(partial(gumbel_noise, vocab_size=VOCAB))
+noise = jax.jit(partial(gumbel_noise, token_ids=jnp.arange(VOCAB)))
 log_probs = jax.jit(log_probabilities)
 
 

@@ -65,7 +65,8 @@ def test_the_choice_is_the_best_of_what_the_language_allows(
             scores = target.logits(tokens)[-1]
             if temperature:
                 words = jnp.asarray(seed_words(seed))[None]
-                noise = np.asarray(gumbel_noise(words, jnp.asarray([len(tokens)]), VOCAB))[0]
+                place, every = jnp.asarray([len(tokens)]), jnp.arange(VOCAB)
+                noise = np.asarray(gumbel_noise(words, place, every))[0]
                 scores = scores / temperature + noise
             output.append(max(allowed_after(output), key=lambda token: scores[token]))
         assert outcome.tokens == output

@@ -30,7 +30,8 @@ def test_the_choice_is_that_of_the_published_formulas(decoder: Decoder, plain: E
             noise = np.zeros(VOCAB)
             if request.sampling.temperature:
                 words = jnp.asarray(seed_words(request.sampling.seed))[None]
-                noise = np.asarray(gumbel_noise(words, jnp.asarray([len(tokens)]), VOCAB))[0]
+                place, every = jnp.asarray([len(tokens)]), jnp.arange(VOCAB)
+                noise = np.asarray(gumbel_noise(words, place, every))[0]
             output.append(int(np.argmax(scores + noise)))
             changed += output[-1] != int(np.argmax(raw + noise))
             if output[-1] in asked.stops:

@@ -227,7 +227,7 @@ def choose(
         # The likeliest becomes 0: over a tiny temperature it would be infinite otherwise.
         centered = logits - logits.max(axis=-1, keepdims=True)
         scaled = centered / jnp.where(warm, temperature, 1.0)[:, None]
-        noisy = scaled + gumbel_noise(seed, position, logits.shape[-1])
+        noisy = scaled + gumbel_noise(seed, position, jnp.arange(logits.shape[-1]))
         return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
 
     # Gumbel noise for a vocabulary costs more than the head on CPU: none for an all-greedy batch.

@@ -45,7 +45,7 @@ def choose_tokens(
         # The likeliest becomes 0: over a tiny temperature it would be infinite otherwise.
         centered = logits - logits.max(axis=-1, keepdims=True)
         scaled = centered / jnp.where(warm, options.temperature, 1.0)[:, None]
-        noise = gumbel_noise(options.seed, position, logits.shape[-1])
+        noise = gumbel_noise(options.seed, position, jnp.arange(logits.shape[-1]))
         return jnp.where(warm, first_greatest(filter_logits(scaled, options) + noise), greedy)
 
     # Gumbel noise and filters cost more than the LM head on CPU: a greedy batch skips them.
