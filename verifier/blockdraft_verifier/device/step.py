@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.sampling import first_greatest
 from blockdraft_verifier.device.accept import (
     LogProbs,
     choose_tokens,
@@ -72,23 +73,7 @@ def run_step(
 
     tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
     cache = PagedCache(output.caches, tokens.reshape(cache.tokens.shape))
-    choice_position = inputs.positions[inputs.choice_token] + 1
-    choose = functools.partial(
-        choose_tokens, position=choice_position, row=inputs.choice_row, sampling=inputs.sampling
-    )
-    # Few requests have rules, and to apply them all takes longer than to choose.
-    biases, masks, penalties = inputs.rules_wanted
-    choices = jax.lax.cond(
-        biases | masks | penalties,
-        lambda: choose(
-            jax.lax.cond(
-                biases | penalties,
-                lambda: process_logits(logits, inputs, limits, cache.tokens, max_drafts),
-                lambda: mask_logits(logits, limits),
-            )
-        ),
-        lambda: choose(logits),
-    )
+    choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
     following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
     accepted, bonus = count_accepted(
         choices, following, inputs.first_choice, inputs.draft_count, max_drafts
@@ -102,6 +87,36 @@ def run_step(
         final = features.projection(final).astype(feature_dtype)
     pieces = cut(final, first=inputs.first_choice.shape[0])
     return StepOutputs(accepted, bonus, log_probs, pieces), cache
+
+
+def _choices(
+    logits: Float[Array, "choices vocab"],
+    inputs: StepInputs,
+    limits: TokenLimits,
+    page_tokens: Int[Array, "pages page_size"],
+    max_drafts: int,
+) -> Int[Array, " choices"]:
+    """Return the target's choices, greedily at once where no request samples or has rules."""
+    sampling = inputs.sampling
+    biases, masks, penalties = inputs.rules_wanted
+
+    def change() -> Float[Array, "choices vocab"]:
+        # Few requests have rules, and to apply them all takes longer than to choose.
+        changed: Array = jax.lax.cond(
+            biases | penalties,
+            lambda: process_logits(logits, inputs, limits, page_tokens, max_drafts),
+            lambda: mask_logits(logits, limits),
+        )
+        return changed
+
+    def choose() -> Int[Array, " choices"]:
+        changed = jax.lax.cond(biases | masks | penalties, change, lambda: logits)
+        position = inputs.positions[inputs.choice_token] + 1
+        return choose_tokens(changed, position, inputs.choice_row, sampling)
+
+    wanted = jnp.any(sampling.temperature > 0.0) | biases | masks | penalties
+    choices: Int[Array, " choices"] = jax.lax.cond(wanted, choose, lambda: first_greatest(logits))
+    return choices
 
 
 @dataclass(frozen=True, slots=True)
