@@ -37,6 +37,8 @@ from blockdraft_client.cli.main import main
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 5 * PATIENCE_SECONDS
 DRAFT_TIMEOUT_SECONDS = 2 * PATIENCE_SECONDS
+# Beside other tests a drafter takes its time; if it were late, it would not be asked for a while.
+DRAFT_PATIENCE_SECONDS = 2
 PLAIN = SpeculationParams(disabled=True)
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, seed=7, max_tokens=24, ignore_eos=True)
@@ -85,7 +87,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         --listen {address} --target {directory / "target"} --drafter random --dtype bfloat16
         --max-sequences 4 --max-step-tokens 16 --max-model-len 256 --draft-policy fixed
         --metrics-port {port} --run-dir {directory} --log-format json --log-level debug
-        --draft-timeout {DRAFT_TIMEOUT_SECONDS} --hang-timeout 6
+        --draft-patience {DRAFT_PATIENCE_SECONDS} --draft-timeout {DRAFT_TIMEOUT_SECONDS}
+        --hang-timeout 6
     """
     command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}

@@ -81,7 +81,9 @@ def gumbel_noise(
     return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
 
 
-def _threefry(first: UInt[Array, "*a"], second: UInt[Array, "*a"], count: UInt[Array, "*b"]) -> Any:
+def _threefry(
+    first: UInt[Array, "*keys"], second: UInt[Array, "*keys"], count: UInt[Array, "*counts"]
+) -> tuple[Array, Array]:
     """Encipher counts of 32 bits under keys of two words, by Threefry-2x32 of 20 rounds.
 
     Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
