@@ -71,7 +71,8 @@ def gumbel_noise(
 
     It is what `jax.random.gumbel` gives for the seed's threefry key with the position folded in, to
     the last bit, where `jax_threefry_partitionable` is set: the random bits of a token are its id,
-    enciphered. JAX would compute it in a loop over all tokens, three times as slowly on CPU.
+    enciphered. On CPU, JAX loops over the rounds with all tokens, which takes up to three times as
+    long.
     """
     first, second = _threefry(seed[:, 0], seed[:, 1], position.astype(jnp.uint32))
     words = _threefry(first[:, None], second[:, None], token_ids.astype(jnp.uint32)[None, :])
