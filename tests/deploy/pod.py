@@ -14,15 +14,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import psutil
-import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.deploy.tools import DEPLOY, ROOT, Manifest, run, variables
+from tests.deploy.tools import ROOT, Manifest, made_of, variables
 from tests.models.tiny import write_hf_checkpoint
 from tests.patience import until
 from tests.supervised import child_of
@@ -147,12 +146,6 @@ def translated(arguments: list[str], here: Mapping[str, str]) -> list[str]:
     return text.split("\0")
 
 
-@cache
-def rendered(overlay: str) -> tuple[Manifest, ...]:
-    made = run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / overlay)
-    return tuple(yaml.safe_load_all(made))
-
-
 def write_target(folder: Path) -> Path:
     """Write a target of a few kilobytes."""
     target = folder / "target"
@@ -162,17 +155,17 @@ def write_target(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running(
-    overlay: str, workload: str, folder: Path, here: Mapping[str, str], **told: str
+    subject: str, workload: str, folder: Path, here: Mapping[str, str], **told: str
 ) -> Iterator[Pod]:
     """Run the pod of a Deployment or StatefulSet while the context lasts; does not wait for it.
 
-    All paths and addresses in `here` must be among its arguments. `told` is what its variables are
-    instead, empty for none.
+    `subject` is as for `rendered`. All paths and addresses in `here` must be among its arguments.
+    `told` is what its variables are instead, empty for none.
     """
     kinds = ("Deployment", "StatefulSet")
     [found] = [
         one
-        for one in rendered(overlay)
+        for one in made_of(subject)
         if one["kind"] in kinds and one["metadata"]["name"] == workload
     ]
     spec = found["spec"]["template"]["spec"]
@@ -181,7 +174,7 @@ def running(
     store = ROOT / ".cache" / "serve-tests"
     environment = {
         **{name: value for name, value in os.environ.items() if "BLOCKDRAFT_SERVE" not in name},
-        **variables(spec, rendered(overlay)),
+        **variables(spec, made_of(subject)),
         "BLOCKDRAFT_CACHE": str(store),
         "JAX_PLATFORMS": "cpu",
         **told,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.test_manifests import made_of, one_of, pods, rendered
-from tests.deploy.tools import DEPLOY, OVERLAYS, Manifest, registered
+from tests.deploy.test_manifests import one_of, pods
+from tests.deploy.tools import DEPLOY, OVERLAYS, Manifest, made_of, registered, rendered
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 
@@ -23,7 +23,7 @@ PLUGINS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def manifests() -> list[Manifest]:
-    return made_of("components/inference-pool")
+    return made_of("cpu-dev inference-pool")
 
 
 def test_pool_and_picker_mean_the_port_of_the_pods(manifests: list[Manifest]) -> None:

@@ -2,15 +2,13 @@
 
 import os
 import re
-import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, run, variables
+from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, made_of, run, variables
 from tests.docs.pages import blocks
 
 from blockdraft_runtime.configuration.command import Configuration
@@ -26,32 +24,9 @@ ROLES = ("leader", "worker")
 LIBRARY_VARIABLES = {"JAX_PLATFORMS"}
 COMMANDS: dict[str, Configuration[Any]] = {"serve": SERVE, "server": SERVER}
 # Servers in pods of their own, with what is for servers, verifiers and all.
-SPLIT = "spot gateway-tls autoscaling-gke autoscaling-keda split"
+SPLIT = "cpu-dev spot gateway-tls autoscaling-gke autoscaling-keda split openai openai-gateway"
 # Each component on its own, on an overlay that has none of them; and several.
-SUBJECTS = (*OVERLAYS, *(f"components/{name}" for name in (*COMPONENTS, SPLIT)))
-
-
-@cache
-def rendered(subject: str) -> str:
-    if not subject.startswith("components/"):
-        return run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / subject)
-    with tempfile.TemporaryDirectory() as name:
-        components = subject.removeprefix("components/").split()
-        parts = {
-            "resources": ["overlays/cpu-dev"],
-            "components": [f"components/{one}" for one in components],
-        }
-        paths = {
-            key: [os.path.relpath(DEPLOY / "k8s" / path, name) for path in each]
-            for key, each in parts.items()
-        }
-        kustomization = {"namespace": "blockdraft", **paths}
-        (Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        return run("kubectl", "kustomize", name)
-
-
-def made_of(subject: str) -> list[Manifest]:
-    return list(yaml.safe_load_all(rendered(subject)))
+SUBJECTS = (*OVERLAYS, *(f"cpu-dev {name}" for name in COMPONENTS), SPLIT, "gke-multihost openai")
 
 
 @pytest.fixture(params=SUBJECTS)
@@ -247,7 +222,7 @@ def test_the_leader_worker_set_keeps_what_kustomize_would_drop() -> None:
         assert container["volumeMounts"] == wanted["volumeMounts"]
 
 
-@pytest.fixture(params=["gke-split", f"components/{SPLIT}"])
+@pytest.fixture(params=["gke-split", SPLIT])
 def split(request: pytest.FixtureRequest) -> list[Manifest]:
     return made_of(request.param)
 
@@ -288,6 +263,35 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
     # By mutual TLS only.
     assert front.peer_tls is not None
     assert back.verifier.peer_tls is not None
+
+
+@pytest.mark.parametrize("subject", ["cpu-dev openai", SPLIT, "gke-multihost openai"])
+def test_who_may_call_by_grpc_may_call_by_openais_api(subject: str) -> None:
+    made = made_of(subject)
+    service = one_of(made, "Service", "blockdraft-openai")["spec"]
+    [port], chosen = service["ports"], service["selector"].items()
+    [pod] = [one for one in pods(made) if chosen <= one["metadata"]["labels"].items()]
+    settings = told(pod, made)
+    server = settings if isinstance(settings, ServerSettings) else settings.server
+    [container] = pod["spec"]["containers"]
+    [named] = [one for one in container["ports"] if one["name"] == port["targetPort"]]
+    assert server.openai == f"0.0.0.0:{named['containerPort']}"
+    for policy in (one["spec"] for one in made if one["kind"] == "NetworkPolicy"):
+        for rule in policy["ingress"]:
+            ports = rule.get("ports", [])
+            assert ({"port": 50051} in ports) == ({"port": named["containerPort"]} in ports)
+
+
+def test_the_load_balancer_passes_openais_paths_on() -> None:
+    made = made_of(SPLIT)
+    gateway = one_of(made, "HTTPRoute", "blockdraft")["spec"]["parentRefs"]
+    route = one_of(made, "HTTPRoute", "blockdraft-openai")["spec"]
+    assert route["parentRefs"] == gateway
+    [rule] = route["rules"]
+    [port] = one_of(made, "Service", "blockdraft-openai")["spec"]["ports"]
+    assert rule["backendRefs"] == [{"name": "blockdraft-openai", "port": port["port"]}]
+    check = one_of(made, "HealthCheckPolicy", "blockdraft-openai")["spec"]["default"]["config"]
+    assert check["httpHealthCheck"] == {"port": port["port"], "requestPath": "/health"}
 
 
 def test_certificates_are_for_the_name_that_servers_look_up() -> None:

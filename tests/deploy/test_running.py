@@ -1,6 +1,7 @@
 """What the manifests say is run for real, on this machine's CPU and as a kubelet would.
 
-Here the overlay `gke-v5p`, with Prometheus beside it; `gke-split` is in test_split.py.
+Here the overlay `gke-v5p` with the component `openai`, and Prometheus beside it; `gke-split` is in
+test_split.py.
 """
 
 import json
@@ -35,6 +36,7 @@ from tests.ports import free_ports
 from blockdraft_client import Client
 
 pytestmark = pytest.mark.deploy
+OPENAI = "0.0.0.0:8000"
 # What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS,
 # a drafter that learns.
 NOT_HERE = (
@@ -47,20 +49,28 @@ NOT_HERE = (
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
     folder = tmp_path_factory.mktemp("pod")
-    port = free_ports(4)
+    port = free_ports(5)
     here = {
         GRPC: f"127.0.0.1:{port + 3}",
+        OPENAI: f"127.0.0.1:{port + 4}",
         "=9100": f"={port}",
         "/run/blockdraft": str(folder / "run"),
     }
     told = small(write_target(folder))
-    with running("gke-v5p", "blockdraft", folder, here, **told) as pod:
+    with running("gke-v5p openai", "blockdraft", folder, here, **told) as pod:
         pod.until_started()
         yield pod
 
 
 def test_the_pod_becomes_ready_and_serves(pod: Pod) -> None:
     check_serving(pod)
+
+
+def test_the_pod_serves_openais_api(pod: Pod) -> None:
+    until(partial(pod.probe, "readinessProbe"))
+    with urllib.request.urlopen(f"http://{pod.here[OPENAI]}/v1/models", timeout=10) as response:
+        [model] = json.load(response)["data"]
+    assert model["id"] == "llama-3.1-8b-instruct"
 
 
 def test_the_probe_of_followers_finds_a_verifier(pod: Pod) -> None:

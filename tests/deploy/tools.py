@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from blockdraft_drafter.learning.metrics import LearningMetrics
@@ -52,6 +54,29 @@ def run(program: str, *arguments: str | Path) -> str:
     )
     assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@cache
+def rendered(subject: str) -> str:
+    """Return what kustomize makes of an overlay, and components after it with blanks between."""
+    overlay, *components = subject.split()
+    if not components:
+        return run("kubectl", "kustomize", DEPLOY / "k8s" / "overlays" / overlay)
+    with tempfile.TemporaryDirectory() as name:
+        kustomization = {
+            "namespace": "blockdraft",
+            "resources": [os.path.relpath(DEPLOY / "k8s" / "overlays" / overlay, name)],
+            "components": [
+                os.path.relpath(DEPLOY / "k8s" / "components" / one, name) for one in components
+            ],
+        }
+        (Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        return run("kubectl", "kustomize", name)
+
+
+def made_of(subject: str) -> list[Manifest]:
+    """Return the same as manifests."""
+    return list(yaml.safe_load_all(rendered(subject)))
 
 
 def variables(spec: Manifest, manifests: Iterable[Manifest]) -> dict[str, str]:
