@@ -76,7 +76,7 @@ class ServeSettings:
         "folder of the sockets between the processes; unset: a private temporary one",
     )
     hang_timeout_seconds: float = setting(
-        10.0,
+        5.0,
         "how long a process that was ready may leave health checks unanswered before it is killed "
         "and started again",
         flag="hang-timeout",

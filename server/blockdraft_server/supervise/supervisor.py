@@ -92,7 +92,7 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         policy: RestartPolicy | None = None,
         sink: Sink | None = None,
-        hang_seconds: float = 10.0,
+        hang_seconds: float = 5.0,
         # Downloads and compilation included; an interrupted download is resumed.
         start_seconds: float = 3600.0,
     ) -> None:
