@@ -79,9 +79,11 @@ def return_free_memory() -> None:
     """Return freed heap pages to the system, where the C library has `malloc_trim`.
 
     Compiling leaves hundreds of MiB of freed heap behind, which glibc keeps for itself: about
-    270 MiB after the verifier's warm-up for the default target.
+    270 MiB after the verifier's warm-up for the default target. What is left stays, so that garbage
+    is not looked for in it any more: to go through all 440,000 objects held every stream for 0.2 s.
     """
     gc.collect()
+    gc.freeze()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
