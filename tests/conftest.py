@@ -116,12 +116,16 @@ def own_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for no garbage among what importing makes, now nor later: all of it stays."""
+    """Look for no garbage among what importing makes, now nor later: all of it stays.
+
+    And seldom for other garbage: tracing makes many objects that stay for a while.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000)
         gc.enable()
 
 

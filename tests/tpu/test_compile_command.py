@@ -80,11 +80,12 @@ def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
 
 
 def test_rows_are_as_long_as_prompt_lookups_drafts(survey: Callable[..., dict[str, Any]]) -> None:
-    # Up to the longest verification.
-    sizes = ("--prompt-lookup-block=8", "--least-step-tokens=1", "--max-step-tokens=32")
-    programs = survey("v5e:1x1", "none", *sizes)["roles"]["verifier"]["programs"]
-    verifications = [each for each in programs if each["kind"] == "verify"]
-    assert [(each["rows"], each["tokens"]) for each in verifications] == [(1, 1), (4, 4 * 8)]
+    # No step is longer than the longest verification.
+    sizes = ("--prompt-lookup-block=8", "--least-step-tokens=1", "--max-step-tokens=8")
+    report = survey("v5e:1x1", "none", *sizes, "--max-sequences=1")
+    programs = report["roles"]["verifier"]["programs"]
+    found = [(each["kind"], each["rows"], each["tokens"]) for each in programs]
+    assert found == [("verify", 1, 1), ("verify", 1, 8)]
 
 
 def test_int8_weights_take_a_byte_each(survey: Callable[..., dict[str, Any]]) -> None:

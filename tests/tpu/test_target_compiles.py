@@ -26,7 +26,7 @@ NEEDED_PAGES = 4096 // 32
 # Half of a host: the other half is the drafter's. One chip serves plainly.
 SLICES = [
     ("llama-3.1-8b", "dflash", "v5p:1x2x1"),
-    ("llama-3.1-8b", "eagle3", "v5p:1x2x1"),
+    pytest.param("llama-3.1-8b", "eagle3", "v5p:1x2x1", marks=pytest.mark.slow),
     pytest.param("qwen3-4b", "dflash", "v5p:1x2x1", marks=pytest.mark.slow),
     ("qwen3-4b", "dflash", "v6e:2x2"),
     pytest.param("qwen3-8b", "dflash", "v5p:1x2x1", marks=pytest.mark.slow),
