@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, UInt
 from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach, softmax
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling import gumbel_noise
+from blockdraft_models.decoder.sampling import first_greatest, gumbel_noise
 
 # The output of a row without a completion in the making.
 NO_TOKEN = -1
@@ -220,7 +220,7 @@ def choose(
     Positions are those of the tokens to be chosen. This is the choice that serving makes of a
     request with the same seed and temperature.
     """
-    greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    greedy = first_greatest(logits)
 
     def sample() -> Int[Array, " rows"]:
         warm = temperature > 0.0
@@ -228,7 +228,7 @@ def choose(
         centered = logits - logits.max(axis=-1, keepdims=True)
         scaled = centered / jnp.where(warm, temperature, 1.0)[:, None]
         noisy = scaled + gumbel_noise(seed, position, jnp.arange(logits.shape[-1]))
-        return jnp.where(warm, jnp.argmax(noisy, axis=-1).astype(jnp.int32), greedy)
+        return jnp.where(warm, first_greatest(noisy), greedy)
 
     # Gumbel noise for a vocabulary costs more than the head on CPU: none for an all-greedy batch.
     chosen: Int[Array, " rows"] = jax.lax.cond(jnp.any(temperature > 0.0), sample, lambda: greedy)
