@@ -288,6 +288,8 @@ def test_the_load_balancer_passes_openais_paths_on() -> None:
     route = one_of(made, "HTTPRoute", "blockdraft-openai")["spec"]
     assert route["parentRefs"] == gateway
     [rule] = route["rules"]
+    # All else is gRPC.
+    assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/v1"}}]
     [port] = one_of(made, "Service", "blockdraft-openai")["spec"]["ports"]
     assert rule["backendRefs"] == [{"name": "blockdraft-openai", "port": port["port"]}]
     check = one_of(made, "HealthCheckPolicy", "blockdraft-openai")["spec"]["default"]["config"]

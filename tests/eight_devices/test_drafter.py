@@ -163,8 +163,13 @@ def test_what_does_not_divide_lies_whole() -> None:
 
 
 @pytest.mark.usefixtures("own_programs")
-@pytest.mark.parametrize("split", ["KV heads divided", "two devices to a KV head"])
-@pytest.mark.parametrize("method", ["dflash", "eagle3"])
+@pytest.mark.parametrize(
+    ("method", "split"),
+    [
+        *((method, "KV heads divided") for method in ("dflash", "dflash2", "eagle3")),
+        *((method, "two devices to a KV head") for method in ("dflash", "eagle3")),
+    ],
+)
 def test_kernel_drafts_as_on_one_device(
     method: str, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

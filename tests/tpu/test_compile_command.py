@@ -80,12 +80,12 @@ def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
 
 
 def test_rows_are_as_long_as_prompt_lookups_drafts(survey: Callable[..., dict[str, Any]]) -> None:
-    # No step is longer than the longest verification.
-    sizes = ("--prompt-lookup-block=8", "--least-step-tokens=1", "--max-step-tokens=8")
+    # Up to the longest verification; what is longer is of a prompt.
+    sizes = ("--prompt-lookup-block=8", "--least-step-tokens=1", "--max-step-tokens=16")
     report = survey("v5e:1x1", "none", *sizes, "--max-sequences=1")
     programs = report["roles"]["verifier"]["programs"]
     found = [(each["kind"], each["rows"], each["tokens"]) for each in programs]
-    assert found == [("verify", 1, 1), ("verify", 1, 8)]
+    assert found == [("verify", 1, 1), ("verify", 1, 8), ("prefill", 1, 16)]
 
 
 def test_int8_weights_take_a_byte_each(survey: Callable[..., dict[str, Any]]) -> None:

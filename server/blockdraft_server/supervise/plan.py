@@ -25,6 +25,8 @@ DRAFTER = Configuration("drafter", DrafterSettings)
 
 # Exit status of `blockdraft` if its command line, or a file it names, is wrong.
 USAGE_STATUS = 2
+# As long as a server waits before it takes a verifier for away.
+HANG_SECONDS = 5.0
 # By name, so that nothing of it is imported to start it.
 TRAINER_MODULE = "blockdraft_training.online"
 # Verifier and drafter of one host talk over a unix socket, and so do its server and its verifier.
@@ -76,7 +78,7 @@ class ServeSettings:
         "folder of the sockets between the processes; unset: a private temporary one",
     )
     hang_timeout_seconds: float = setting(
-        5.0,
+        HANG_SECONDS,
         "how long a process that was ready may leave health checks unanswered before it is killed "
         "and started again",
         flag="hang-timeout",

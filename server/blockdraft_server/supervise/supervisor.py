@@ -12,7 +12,7 @@ from typing import Any
 
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_server.supervise.child import Child, Output, Sink
-from blockdraft_server.supervise.plan import USAGE_STATUS, ChildSpec
+from blockdraft_server.supervise.plan import HANG_SECONDS, USAGE_STATUS, ChildSpec
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Supervisor:
         specs: Sequence[ChildSpec],
         policy: RestartPolicy | None = None,
         sink: Sink | None = None,
-        hang_seconds: float = 5.0,
+        hang_seconds: float = HANG_SECONDS,
         # Downloads and compilation included; an interrupted download is resumed.
         start_seconds: float = 3600.0,
     ) -> None:
