@@ -7,6 +7,7 @@ keep whole sets of equal logits and are computed by bisection on the logits' bit
 sort of the vocabulary per position is slow on every platform (docs/adr/0008).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -113,10 +114,28 @@ def filter_logits(
 
 def first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
     """Return `argmax` of each row by operations that CPU computes several at a time."""
+    index: Int[Array, " rows"] = jax.lax.platform_dependent(
+        values, cpu=_first_greatest_by_blocks, default=_first_greatest_at_once
+    )
+    return index
+
+
+def _first_greatest_at_once(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
     width = values.shape[1]
     greatest = values == values.max(axis=1, keepdims=True)
     index = jnp.where(greatest, jnp.arange(width, dtype=jnp.int32)[None, :], width - 1)
     return index.min(axis=1)
+
+
+def _first_greatest_by_blocks(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
+    """Return the same, reading all values once, and again only a block that has the greatest."""
+    rows, width = values.shape
+    # As many blocks as there are values in one, or up to four times fewer.
+    size = next(size for size in range(2 * math.isqrt(width), 0, -1) if width % size == 0)
+    blocks = values.reshape(rows, width // size, size)
+    first = _first_greatest_at_once(blocks.max(axis=2))
+    block = jnp.take_along_axis(blocks, first[:, None, None], axis=1)[:, 0]
+    return first * size + _first_greatest_at_once(block)
 
 
 def _filtered(
