@@ -130,7 +130,7 @@ def _first_greatest_at_once(values: Float[Array, "rows width"]) -> Int[Array, " 
 def _first_greatest_by_blocks(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
     """Return the same, reading all values once, and again only a block that has the greatest."""
     rows, width = values.shape
-    # As many blocks as there are values in one, or up to four times fewer.
+    # About as many blocks as there are values in one, if the width can be divided so.
     size = next(size for size in range(2 * math.isqrt(width), 0, -1) if width % size == 0)
     blocks = values.reshape(rows, width // size, size)
     first = _first_greatest_at_once(blocks.max(axis=2))
