@@ -3,7 +3,6 @@
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -82,8 +81,7 @@ def rotary_tables(
             length = scaling.attention_factor
     inverse = jnp.asarray(frequencies.astype(np.float32))
     angles = positions.astype(jnp.float32)[:, None] * inverse[None, :]
-    # Without the barrier XLA's CPU backend computes them again in every layer, for every head.
-    cos, sin = jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles)))
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
     return Rotary(cos, sin) if length == 1.0 else Rotary(cos * length, sin * length)
 
 

@@ -99,9 +99,7 @@ def in_tiles(
     """
     _, heads, head_dim = q.shape
     tile_count, tile_tokens = tiles.token.shape
-    queries = q
-    if tile_count > 1:  # the only tile has the tokens as they are
-        queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
+    queries = jnp.take(q, tiles.token, axis=0, mode="fill", fill_value=0)
     queries = queries.reshape(tile_count, tile_tokens, kv_heads, heads // kv_heads, head_dim)
     return queries.transpose(0, 2, 1, 3, 4).reshape(tile_count, kv_heads, -1, head_dim)
 
@@ -116,8 +114,6 @@ def in_order(
     kv_heads = out.shape[1]
     out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
     out = out.transpose(0, 2, 1, 3, 4).reshape(tile_count * tile_tokens, heads, head_dim)
-    if tile_count == 1:
-        return out.astype(like.dtype)
     result = jnp.zeros(like.shape, like.dtype)
     return result.at[tiles.token.reshape(-1)].set(out.astype(like.dtype), mode="drop")
 
