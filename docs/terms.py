@@ -30,7 +30,13 @@ TERMS = {
 FOUND = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
 SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
 # Themselves, what is generated of others, history, and prompts of a corpus.
-LEFT_OUT = ("docs/adr/", "docs/terms.py", "protos/blockdraft_protos/", "CHANGELOG.md", "training/data/")
+LEFT_OUT = (
+    "docs/adr/",
+    "docs/terms.py",
+    "protos/blockdraft_protos/",
+    "CHANGELOG.md",
+    "training/data/",
+)
 # Names that keep working for one more release.
 OLD_NAMES = re.compile(
     r"--(no-)?lookup|alias=\"lookup\"|_LOOKUP\b|lookup_(disabled|drafted_tokens|accepted_tokens)"
