@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import ml_dtypes
 import numpy as np
@@ -37,6 +37,20 @@ class MethodSpec:
     projection: "FeatureProjection | None" = field(default=None, compare=False)
 
 
+class Recycled(NamedTuple):
+    """What the target chose at some positions after drafted tokens that were rejected.
+
+    Arrays of equal length.
+    """
+
+    positions: Sequence[int] = ()
+    after: Sequence[int] = ()  # the drafted token before each
+    token_ids: Sequence[int] = ()
+
+
+NOTHING_RECYCLED = Recycled()
+
+
 @dataclass(frozen=True, slots=True)
 class DraftRow:
     """One sequence's part of a step, already validated."""
@@ -51,6 +65,7 @@ class DraftRow:
     sampling: Sampling = GREEDY  # how the target will choose
     # The draft may end where it is less likely than this that all of it is right.
     least_chance: float = 0.0
+    recycled: Recycled = NOTHING_RECYCLED  # since the last draft
 
 
 @dataclass(frozen=True, slots=True)

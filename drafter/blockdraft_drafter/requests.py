@@ -103,6 +103,12 @@ def check_sequence(
     # They may become part of a training sample.
     if tokens and not 0 <= min(tokens) <= max(tokens) < spec.vocab_size:
         raise _invalid(f"token_ids are not all in [0, {spec.vocab_size})")
+    recycled = sequence.recycled
+    chosen = recycled.token_ids
+    if not len(recycled.positions) == len(recycled.after_token_ids) == len(chosen):
+        raise _invalid("the arrays of recycled choices are not equally long")
+    if chosen and not 0 <= min(chosen) <= max(chosen) < spec.vocab_size:
+        raise _invalid(f"recycled choices are not all in [0, {spec.vocab_size})")
     length = expected_start + rows
     if length > spec.max_context_tokens:
         raise SequenceRefusedError(

@@ -13,7 +13,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, DraftRow
+from blockdraft_drafter.method import (
+    NOTHING_RECYCLED,
+    DraftCacheLostError,
+    DraftMethod,
+    DraftRow,
+    Recycled,
+)
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
@@ -210,6 +216,7 @@ class Session:
                 token_ids=tuple(sequence.token_ids),
                 sampling=_sampling(sequence),
                 least_chance=sequence.least_chance,
+                recycled=_recycled(sequence),
             )
             accepted.append((sequence, cache, row))
         return accepted
@@ -225,6 +232,13 @@ class Session:
         cache = _DraftCache(slot, 0, sequence.request_id)
         self._caches[sequence.sequence_id] = cache
         return cache
+
+
+def _recycled(sequence: drafter_pb2.SequenceDraft) -> Recycled:
+    if not sequence.HasField("recycled"):
+        return NOTHING_RECYCLED
+    sent = sequence.recycled
+    return Recycled(sent.positions, sent.after_token_ids, sent.token_ids)
 
 
 def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:

@@ -1,6 +1,7 @@
 """Single situations of the protocol, each as a verifier would meet it."""
 
 import mmap
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -125,6 +126,38 @@ def test_how_tokens_will_be_chosen_reaches_the_method() -> None:
         Sampling(0.5, 7, 0.75, 0.25, 2**64 - 1),
         GREEDY,
     ]
+
+
+def test_recycled_choices_reach_the_method() -> None:
+    method = FakeMethod()
+    session = Session(method, SlotPool(SPEC.max_sequences))
+    parts = [sequence_draft(i, 0, whole_features(1)) for i in (1, 2)]
+    parts[0].draft.recycled.CopyFrom(
+        drafter_pb2.RecycledChoices(positions=[2, 3], after_token_ids=[1, 3], token_ids=[3, 4])
+    )
+    session.step(draft_request(1, parts))
+    told = [tuple(map(tuple, row.recycled)) for row in method.last_rows]
+    assert told == [((2, 3), (1, 3), (3, 4)), ((), (), ())]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"positions": [1]}, "the arrays of recycled choices are not equally long"),
+        ({"after_token_ids": []}, "the arrays of recycled choices are not equally long"),
+        ({"token_ids": [1, 1, 1]}, "the arrays of recycled choices are not equally long"),
+        ({"token_ids": [0, SPEC.vocab_size]}, "recycled choices are not all in [0, 10)"),
+        ({"token_ids": [-1, 0]}, "recycled choices are not all in [0, 10)"),
+    ],
+)
+def test_recycled_choices_that_make_no_sense_are_refused(
+    session: Session, wrong: dict[str, Any], message: str
+) -> None:
+    part = sequence_draft(1, 0, whole_features(2))
+    right = {"positions": [4, 4], "after_token_ids": [1, 2], "token_ids": [0, 9]}
+    part.draft.recycled.CopyFrom(drafter_pb2.RecycledChoices(**{**right, **wrong}))
+    errors = session.step(draft_request(1, [part])).sequence_errors
+    assert [error.message for error in errors] == [message]
 
 
 def test_timings_are_told(session: Session) -> None:

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from blockdraft_drafter.method import DraftRow
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 
+KEPT_CHOICES = 16
+"""So many recycled choices are kept of each sequence, the latest."""
+
 # A NumPy array where it is packed, a traced one inside the compiled step.
 HostOrDevice = Any
 
@@ -24,6 +27,14 @@ class PackedFeatures(NamedTuple):
     next_tokens: HostOrDevice
 
 
+class PackedRecycled(NamedTuple):
+    """The latest recycled choices of each block, [blocks, choices]; -1 where there is none."""
+
+    positions: HostOrDevice  # of the choice
+    after: HostOrDevice  # the target's id of the token before it
+    tokens: HostOrDevice  # index of the choice in the draft vocabulary; -1 if it is not there
+
+
 class PackedBlocks(NamedTuple):
     """The blocks to draft; a pytree of jit arguments."""
 
@@ -36,6 +47,7 @@ class PackedBlocks(NamedTuple):
     # A block may end where it is less likely than this that all of it is right, [blocks].
     least_chances: HostOrDevice
     sampling: SamplingArrays  # how the target will choose after each anchor; greedily in padding
+    recycled: PackedRecycled
 
 
 def flatten_features(rows: Sequence[DraftRow]) -> PackedFeatures:
@@ -69,7 +81,7 @@ def split_features(flat: PackedFeatures, remainder: int, most: int) -> Iterator[
     yield PackedFeatures(*(array[start:] for array in flat))
 
 
-def pack_blocks(rows: Sequence[DraftRow], size: int) -> PackedBlocks:
+def pack_blocks(rows: Sequence[DraftRow], size: int, recycled: PackedRecycled) -> PackedBlocks:
     """Pad the blocks of the rows that draft to `size` with blocks that see no context."""
     padding = [0] * (size - len(rows))
     return PackedBlocks(
@@ -79,4 +91,5 @@ def pack_blocks(rows: Sequence[DraftRow], size: int) -> PackedBlocks:
         np.array([row.draft_length for row in rows] + padding, np.int32),
         np.array([row.least_chance for row in rows] + padding, np.float32),
         pack_sampling([row.sampling for row in rows], size),
+        recycled,
     )

@@ -18,7 +18,12 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.buffer import HeadSharding
-from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
+from blockdraft_drafter.compiled.packing import (
+    KEPT_CHOICES,
+    PackedBlocks,
+    PackedFeatures,
+    PackedRecycled,
+)
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.sampling import (
@@ -169,7 +174,9 @@ class DraftPrograms(ABC):
         shares: Any = whole((count,), jnp.float32, self.placement)
         seeds: Any = whole((count, 2), jnp.uint32, self.placement)
         sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
-        return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling)
+        choices: Any = whole((count, KEPT_CHOICES), jnp.int32, self.placement)
+        recycled = PackedRecycled(choices, choices, choices)
+        return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling, recycled)
 
 
 def draft_tokens(

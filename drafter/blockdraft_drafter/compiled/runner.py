@@ -22,6 +22,7 @@ from blockdraft_drafter.compiled.packing import (
     split_features,
 )
 from blockdraft_drafter.compiled.programs import Capacity, Drafted, DraftWeights, Kind
+from blockdraft_drafter.compiled.recycling import RecycledOfSlots
 from blockdraft_drafter.method import (
     Draft,
     DraftCacheLostError,
@@ -90,6 +91,9 @@ class CompiledMethod:
         self._weights = self._placed(DraftWeights(nnx.state(drafter.model), matrices, draft_ids))
         self._published = _published(drafter)
         self._draft_ids = drafter.draft_ids
+        # The slot after the last is that of no sequence.
+        slots, vocab_size = capacity.max_sequences + 1, self.spec.vocab_size
+        self._recycled = RecycledOfSlots(slots, vocab_size, drafter.draft_ids)
         self._on_recompilation = on_recompilation
         self._kept = kept
         self._warm = False
@@ -170,6 +174,8 @@ class CompiledMethod:
         )
 
     def _step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+        for row in rows:
+            self._recycled.add(row)
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
         fused = size * self._programs.features_per_block
@@ -180,11 +186,12 @@ class CompiledMethod:
             self._append(self._pad(part, count))
         if not drafting:
             return [Draft()] * len(rows)
-        drafted = self._draft(self._pad(last, fused), pack_blocks(drafting, size))
+        blocks = pack_blocks(drafting, size, self._recycled.of(drafting, size))
+        drafted = self._draft(self._pad(last, fused), blocks)
         drafts = []
-        blocks = zip(drafted.token_ids.tolist(), drafted.counts.tolist(), strict=True)
+        by_block = zip(drafted.token_ids.tolist(), drafted.counts.tolist(), strict=True)
         for row in rows:
-            tokens, count = next(blocks) if row.draft_length else ([], 0)
+            tokens, count = next(by_block) if row.draft_length else ([], 0)
             drafts.append(Draft(tuple(tokens[: min(row.draft_length, count)])))
         return drafts
 
@@ -204,7 +211,8 @@ class CompiledMethod:
         new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
         length = min(_MEASURED_CONTEXT, self.spec.max_context_tokens)
         # A draft only reads, so whatever lies in the slots is good enough to be timed on.
-        blocks = pack_blocks([nowhere] * size, size)._replace(
+        rows = [nowhere] * size
+        blocks = pack_blocks(rows, size, self._recycled.of(rows, size))._replace(
             slots=np.arange(size, dtype=np.int32), lengths=np.full(size, length, np.int32)
         )
         self._draft(new, blocks)

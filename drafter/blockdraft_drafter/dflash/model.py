@@ -27,7 +27,13 @@ from blockdraft_drafter.compiled.attention import BlockAttend
 from blockdraft_drafter.compiled.buffer import HeadSharding, LayerKV
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
+from blockdraft_drafter.compiled.programs import (
+    Drafted,
+    DraftPrograms,
+    DraftWeights,
+    draft_tokens,
+)
+from blockdraft_drafter.compiled.recycling import with_recycled
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.convolution import ConvolvedLayer
 from blockdraft_drafter.dflash.selector import CandidateSelector, draft_along_path
@@ -258,19 +264,19 @@ def draft_in_turn(
     draft_ids: Int[Array, " draft"] | None,
 ) -> Int[Array, "blocks tokens"]:
     """Draft the tokens of blocks one after another, as target ids, from the logits of one pass."""
-    sampling = jax.tree.map(jnp.asarray, blocks.sampling)
+    blocks = jax.tree.map(jnp.asarray, blocks)
 
     def draft(
         before: tuple[Int[Array, " blocks"], Int[Array, " blocks"]],
         logits: Float[Array, "blocks draft"],
     ) -> tuple[tuple[Array, Array], Array]:
         previous, position = before
-        biased = logits + head(previous)
-        token, _ = draft_tokens(biased, position + 1, sampling, draft_ids)
+        biased = with_recycled(logits + head(previous), blocks, previous, position + 1)
+        token, _ = draft_tokens(biased, position + 1, blocks.sampling, draft_ids)
         return (token, position + 1), token
 
     # The anchor's position is the number of positions before it.
-    before = jnp.asarray(blocks.anchors), jnp.asarray(blocks.lengths)
+    before = blocks.anchors, blocks.lengths
     _, tokens = jax.lax.scan(draft, before, jnp.swapaxes(logits, 0, 1))
     drafted: Int[Array, "blocks tokens"] = tokens.T
     return drafted

@@ -30,6 +30,7 @@ from blockdraft_drafter.compiled.programs import (
     draft_tokens,
     whole,
 )
+from blockdraft_drafter.compiled.recycling import with_recycled
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -209,7 +210,7 @@ class Eagle3Programs(DraftPrograms):
             # The first drafted token is the one after the anchor.
             position = jnp.asarray(blocks.lengths) + 1 + index
             normalized = model.norm(hidden)
-            logits = target.logits(normalized)
+            logits = with_recycled(target.logits(normalized), blocks, token, position)
             if model.config.norm_output:
                 hidden = normalized
             return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)

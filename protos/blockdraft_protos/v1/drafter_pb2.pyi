@@ -349,6 +349,7 @@ class SequenceDraft(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SAMPLE_FIELD_NUMBER: _builtins.int
     LEAST_CHANCE_FIELD_NUMBER: _builtins.int
+    RECYCLED_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence; unique per verifier process."""
     context_start: _builtins.int
@@ -385,6 +386,12 @@ class SequenceDraft(_message.Message):
         that learn. Absent if the sequence must not become a training sample.
         """
 
+    @_builtins.property
+    def recycled(self) -> Global___RecycledChoices:
+        """What the target chose after rejected tokens since the last request for a draft. A drafter may
+        ignore it.
+        """
+
     def __init__(
         self,
         *,
@@ -398,14 +405,53 @@ class SequenceDraft(_message.Message):
         request_id: _builtins.str = ...,
         sample: Global___SampleOptions | None = ...,
         least_chance: _builtins.float = ...,
+        recycled: Global___RecycledChoices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sample", b"sample", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recycled", b"recycled", "sample", b"sample", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "least_chance", b"least_chance", "request_id", b"request_id", "sample", b"sample", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor_token_id", b"anchor_token_id", "context_start", b"context_start", "draft_length", b"draft_length", "feature_rows", b"feature_rows", "least_chance", b"least_chance", "recycled", b"recycled", "request_id", b"request_id", "sample", b"sample", "sampling", b"sampling", "sequence_id", b"sequence_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequenceDraft: _TypeAlias = SequenceDraft  # noqa: Y015
+
+@_typing.final
+class RecycledChoices(_message.Message):
+    """Holds choices of the target after drafted tokens that were rejected, or followed a rejected one,
+    in arrays of equal length: the target may choose the same in the text that came instead.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    AFTER_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The position of each choice."""
+
+    @_builtins.property
+    def after_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The drafted token before it."""
+
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The token chosen."""
+
+    def __init__(
+        self,
+        *,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+        after_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_token_ids", b"after_token_ids", "positions", b"positions", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecycledChoices: _TypeAlias = RecycledChoices  # noqa: Y015
 
 @_typing.final
 class SampleOptions(_message.Message):

@@ -7,9 +7,10 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drafter.builders import drafter_config, random_drafter
+from tests.drafter.compiled.test_recycling import LENGTH, biased, pack, random_choices
 
 from blockdraft_drafter.checkpoint import build, published_arrays
-from blockdraft_drafter.compiled.packing import pack_blocks
+from blockdraft_drafter.compiled.packing import KEPT_CHOICES, pack_blocks
 from blockdraft_drafter.dflash.model import DFLASH, MarkovHead, draft_in_turn
 from blockdraft_drafter.method import DraftRow
 
@@ -34,16 +35,25 @@ def test_tokens_are_drafted_one_after_another(seed: int, own: bool) -> None:
     logits = rng.standard_normal((blocks, tokens, draft)).astype(np.float32)
     anchors = rng.integers(0, VOCAB, blocks).astype(np.int32)
     features = np.zeros((0, 1), np.float32)
-    rows = [DraftRow(0, 9, features, int(anchor), tokens) for anchor in anchors]
+    rows = [
+        DraftRow(
+            slot, LENGTH, features, int(anchor), tokens, recycled=random_choices(rng, KEPT_CHOICES)
+        )
+        for slot, anchor in enumerate(anchors)
+    ]
     drafted = draft_in_turn(
-        head, jnp.asarray(logits), pack_blocks(rows, blocks), jnp.asarray(ids) if own else None
+        head,
+        jnp.asarray(logits),
+        pack_blocks(rows, blocks, pack(rows, ids, VOCAB)),
+        jnp.asarray(ids) if own else None,
     )
     first, second = (np.asarray(w[...], np.float64) for w in (head.markov_w1, head.markov_w2))
     for block in range(blocks):
         previous = anchors[block]
         for token in range(tokens):
             scores = logits[block, token] + second @ first[previous]
-            best = int(scores.argmax())
+            position = LENGTH + 1 + token
+            best = int(biased(scores, rows[block], int(previous), position, ids).argmax())
             bias = head(jnp.asarray([previous], jnp.int32))[0]
             np.testing.assert_allclose(bias, second @ first[previous], atol=1e-4)
             previous = ids[best]

@@ -29,6 +29,7 @@ from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.packing import PackedFeatures, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
+from blockdraft_drafter.compiled.recycling import RecycledOfSlots
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
 from blockdraft_drafter.method import Draft, DraftCacheLostError, DraftRow, MethodLostError
@@ -150,7 +151,9 @@ def test_logits_equal_the_reference(architecture: str) -> None:
     weights = DraftWeights(nnx.state(model), target, None)
     cache = programs.append(weights, buffer.allocate(programs.cache()), new)
     row = DraftRow(1, length, features[:0], 7, 1)
-    blocks = jax.tree.map(jnp.asarray, pack_blocks([row], 1))
+    blocks = jax.tree.map(
+        jnp.asarray, pack_blocks([row], 1, RecycledOfSlots(2, VOCAB, None).of([row], 1))
+    )
     hidden = jax.jit(lambda cache, blocks: denoise(model, target, cache, blocks))(cache, blocks)
     logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
     expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]

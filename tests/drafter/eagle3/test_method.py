@@ -23,11 +23,11 @@ from tests.drafter.sampled import log_chance, random_sampling, reference_scores
 
 from blockdraft_drafter.checkpoint import published_arrays
 from blockdraft_drafter.compiled.definition import Drafter
-from blockdraft_drafter.compiled.packing import flatten_features, pack_blocks
+from blockdraft_drafter.compiled.packing import KEPT_CHOICES, flatten_features, pack_blocks
 from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import Draft, DraftRow, Recycled
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 
@@ -172,7 +172,8 @@ class Pair:
         for slot, draft in zip(self.tokens, drafts, strict=True):
             check(draft, self.whole[slot][0])
         new = self.method._pad(flatten_features(rows), 2 * self.method._programs.features_per_block)
-        passes = passes_made(self.method._draft(new, pack_blocks(rows, 2)))
+        blocks = pack_blocks(rows, 2, self.method._recycled.of(rows, 2))
+        passes = passes_made(self.method._draft(new, blocks))
         return [len(draft.token_ids) for draft in drafts], passes
 
 
@@ -190,6 +191,22 @@ def pair() -> Pair:
     )
     whole = {slot: expected(drafter, features[slot], tokens[slot]) for slot in (0, 3)}
     return Pair(method, whole, tokens)
+
+
+def test_recycled_choices_change_what_is_drafted_where_they_apply(pair: Pair) -> None:
+    nothing = np.zeros((0, pair.method.spec.feature_width), np.float32)
+    row = DraftRow(3, 6, nothing, pair.tokens[3][6], 3)
+    anchor, [plain] = row.anchor_token_id, pair.method.step([row])
+    other = next(token for token in range(VOCAB) if token not in (anchor, *plain.token_ids))
+    # The anchor is at position 6. Many of the same are kept, so that they outweigh any logit.
+    elsewhere = Recycled([8] * KEPT_CHOICES, [other] * KEPT_CHOICES, [other] * KEPT_CHOICES)
+    assert pair.method.step([replace(row, recycled=elsewhere)]) == [plain]
+    here = Recycled([7] * KEPT_CHOICES, [anchor] * KEPT_CHOICES, [other] * KEPT_CHOICES)
+    [changed] = pair.method.step([replace(row, recycled=here)])
+    assert changed.token_ids[0] == other
+    # They are kept for later drafts of the sequence, until later ones take their places.
+    assert pair.method.step([row]) == [changed]
+    assert pair.method.step([replace(row, recycled=elsewhere)]) == [plain]
 
 
 def test_no_pass_is_made_for_tokens_that_are_not_wanted(pair: Pair) -> None:

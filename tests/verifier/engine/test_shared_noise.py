@@ -76,19 +76,22 @@ class KnowingMethod(ScriptedMethod):
             known = self._tokens.get(row.slot, [])[: row.context_length]
             self._tokens[row.slot] = known = [*known, *row.token_ids]
             text = [*known, row.anchor_token_id]
-            options = pack_sampling([row.sampling if self.told else GREEDY], 1)
-            for _ in range(row.draft_length):
-                padded = np.zeros(PADDED_LENGTH, np.int32)
-                padded[: len(text)] = text
-                logits = logits_after(
-                    self._decoder, jnp.asarray(padded), jnp.asarray(len(text) - 1)
-                )
-                # The position of the token to be drafted, as the compiled steps count it.
-                position = np.array([len(text)], np.int32)
-                token, _ = draft(logits, position, options, None, sharpness=1.0)
-                text.append(int(token[0]))
-            drafts.append(Draft(tuple(text[len(known) + 1 :])))
+            drafts.append(Draft(self._chosen(text, row)))
         return drafts
+
+    def _chosen(self, text: Sequence[int], row: DraftRow) -> tuple[int, ...]:
+        """Return the tokens that the target chooses after a text, one after another."""
+        known, text = len(text), list(text)
+        options = pack_sampling([row.sampling if self.told else GREEDY], 1)
+        for _ in range(row.draft_length):
+            padded = np.zeros(PADDED_LENGTH, np.int32)
+            padded[: len(text)] = text
+            logits = logits_after(self._decoder, jnp.asarray(padded), jnp.asarray(len(text) - 1))
+            # The position of the token to be drafted, as the compiled steps count it.
+            position = np.array([len(text)], np.int32)
+            token, _ = draft(logits, position, options, None, sharpness=1.0)
+            text.append(int(token[0]))
+        return tuple(text[known:])
 
 
 @pytest.fixture(scope="module")

@@ -223,7 +223,12 @@ class ModelRunner:
         accepted = np.asarray(outputs.accepted)
         bonus = np.asarray(outputs.bonus)
         seconds = time.perf_counter() - started
-        results = [RowResult(int(accepted[i]), int(bonus[i])) for i in range(len(rows))]
+        choices = np.asarray(outputs.choices).tolist()
+        results, first = [], 0
+        for row, right, token in zip(rows, accepted.tolist(), bonus.tolist(), strict=False):
+            first += row.choice_count
+            after_rejected = choices[first - row.draft_count + right : first]
+            results.append(RowResult(right, token, tuple(after_rejected)))
         final = [
             row.known_count + result.accepted for row, result in zip(rows, results, strict=True)
         ]

@@ -41,12 +41,14 @@ class StepOutputs(NamedTuple):
     """What a step returns to the host.
 
     Of each row the drafted tokens accepted, and `bonus`, the target's own next token; of each
-    choice its log probabilities. Features of the positions that became final come first, row after
-    row without gaps, then the others; cut into pieces, as the host reads only those it needs.
+    choice the token and its log probabilities. Features of the positions that became final come
+    first, row after row without gaps, then the others; cut into pieces, as the host reads only
+    those it needs.
     """
 
     accepted: Int[Array, " rows"]
     bonus: Int[Array, " rows"]
+    choices: Int[Array, " choices"]
     log_probs: LogProbs
     features: tuple[Float[Array, "piece feature_width"], ...]
 
@@ -86,7 +88,7 @@ def run_step(
         # Rounded before and after: what the drafter would have computed from raw features.
         final = features.projection(final).astype(feature_dtype)
     pieces = cut(final, first=inputs.first_choice.shape[0])
-    return StepOutputs(accepted, bonus, log_probs, pieces), cache
+    return StepOutputs(accepted, bonus, choices, log_probs, pieces), cache
 
 
 def _choices(

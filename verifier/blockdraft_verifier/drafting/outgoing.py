@@ -15,7 +15,7 @@ from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.draft_caches import DraftCache
 from blockdraft_verifier.drafting.feature_writers import FeatureWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
 # next request for drafts in the drafter's queue, so there is little of it at a time.
@@ -118,6 +118,7 @@ def to_request(
             least_chance=least_chance if part.draft_length else 0.0,
             token_ids=sequence.tokens[start : part.stop],
             sampling=to_sampling(sequence.request.sampling) if part.draft_length else None,
+            recycled=take_recycled(sequence) if part.draft_length else None,
             request_id="" if start else sequence.request.request_id,
             sample=to_sample_options(sequence.request) if learns and not start else None,
         )
@@ -135,6 +136,15 @@ def to_sample_options(request: GenerationRequest) -> pb.SampleOptions | None:
     return pb.SampleOptions(
         completion_start=len(request.prompt), temperature=request.sampling.temperature
     )
+
+
+def take_recycled(sequence: Sequence) -> pb.RecycledChoices | None:
+    """Return what the target chose after rejected tokens since this was last asked for."""
+    if not sequence.recycled:
+        return None
+    positions, after, tokens = zip(*sequence.recycled, strict=True)
+    sequence.recycled.clear()
+    return pb.RecycledChoices(positions=positions, after_token_ids=after, token_ids=tokens)
 
 
 def to_sampling(sampling: Sampling) -> pb.DraftSampling | None:

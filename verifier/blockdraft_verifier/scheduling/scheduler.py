@@ -24,6 +24,7 @@ from blockdraft_verifier.scheduling.sequence import (
     Draft,
     DraftSource,
     FinishReason,
+    RecycledChoice,
     Sequence,
     no_pages,
 )
@@ -93,6 +94,7 @@ class RowResult:
 
     accepted: int
     next_token: int
+    after_rejected: tuple[int, ...] = ()  # its choice after each drafted token not accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,12 @@ class Scheduler:
             self._name_pages(sequence)
             return Progress(row, 0, (), row.known_count)
         accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
+        first = row.start + row.known_count + result.accepted
+        rejected = zip(row.drafted[result.accepted :], result.after_rejected, strict=False)
+        sequence.recycled.extend(
+            RecycledChoice(position, after, token)
+            for position, (after, token) in enumerate(rejected, first + 1)
+        )
         gained = self._until_finished(sequence, (*accepted, result.next_token))
         sequence.tokens.extend(gained)
         # All but the newest token is final; what follows a stop token is not needed.

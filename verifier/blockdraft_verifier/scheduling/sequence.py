@@ -11,16 +11,20 @@ Vocabulary (all lengths in tokens):
 
 import enum
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, MutableSequence
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llguidance import LLMatcher
 
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
+
+RECYCLED_CHOICES = 16
+"""So many of the target's choices after rejected tokens are kept of a sequence."""
 
 
 class FinishReason(enum.Enum):
@@ -83,6 +87,19 @@ class Draft:
     token_ids: tuple[int, ...]
     source: DraftSource = DraftSource.DRAFTER
     ended_early: bool = False
+
+
+class RecycledChoice(NamedTuple):
+    """The target's choice at a position, after a drafted token that did not become part of it."""
+
+    position: int
+    after: int
+    token: int
+
+
+def no_choices() -> deque[RecycledChoice]:
+    """Return room for the latest of them."""
+    return deque(maxlen=RECYCLED_CHOICES)
 
 
 @dataclass(slots=True)
@@ -154,6 +171,8 @@ class Sequence:
     # Identity of each full committed page's contents and prefix.
     page_hashes: list[bytes] = field(default_factory=list)
     draft: Draft | None = None
+    # The latest since the drafter was last asked; `drafting` takes them.
+    recycled: deque[RecycledChoice] = field(default_factory=no_choices)
     awaiting_draft: bool = False  # whether the drafter is at work on its draft
     draftable: bool = True  # whether drafting for it is possible at all
     last_turn: int = 0  # number of its last turn; the longest wait is next
