@@ -27,12 +27,7 @@ from blockdraft_drafter.compiled.attention import BlockAttend
 from blockdraft_drafter.compiled.buffer import HeadSharding, LayerKV
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
-from blockdraft_drafter.compiled.programs import (
-    Drafted,
-    DraftPrograms,
-    DraftWeights,
-    draft_tokens,
-)
+from blockdraft_drafter.compiled.programs import Drafted, DraftPrograms, DraftWeights, draft_tokens
 from blockdraft_drafter.compiled.recycling import with_recycled
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.convolution import ConvolvedLayer
