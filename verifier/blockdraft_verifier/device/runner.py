@@ -2,7 +2,7 @@
 
 import functools
 import logging
-import statistics
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
 logger = logging.getLogger(__name__)
 
-TIMED_RUNS = 3
+TIMED_RUNS = 2
 # Long enough to be told from jitter, short enough not to hold the start up.
 TIMED_CONTEXT_TOKENS = 512
 
@@ -168,11 +168,14 @@ class ModelRunner:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> MeasuredSteps:
         """Compile the step for every bucket and time each one; see `StepRunner`."""
-        if self._leader is not None:
+        if self._leader is None:
+            self.compile(features, max_block, progress, run=True)
+        else:
             self._leader.compile(compilation_words(features, max_block))
-        self.compile(features, max_block, progress)
-        if self._leader is not None:
+            self.compile(features, max_block, progress)
             self._leader.wait_compiled()
+            for bucket in self.buckets:
+                self._run_padding(bucket, self._timed_context)
         seconds = {bucket: self._time(bucket, 0) for bucket in self.buckets}
         return MeasuredSteps(seconds, self._time_context(seconds))
 
@@ -181,8 +184,14 @@ class ModelRunner:
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        *,
+        run: bool = False,
     ) -> None:
-        """Compile the step for every bucket, decoding rows having at most `max_block` tokens."""
+        """Compile the step for every bucket, decoding rows having at most `max_block` tokens.
+
+        With `run` each is run once while another is compiled, because the first run takes longer:
+        on CPU by 0.3 s, on one core.
+        """
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
         least = least_step_tokens(None, jax.default_backend())
@@ -194,13 +203,17 @@ class ModelRunner:
             for shape, bucket in {(one.rows, one.choices): one for one in self.buckets}.items()
         }
         self._steps = {}
+        one_at_a_time = threading.Lock()
+
+        def prepare(bucket: Bucket) -> None:
+            self._steps[bucket] = self._compile(step, bucket)
+            if run:
+                with one_at_a_time:
+                    self._run_padding(bucket, self._timed_context)
+
         # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
         with ThreadPoolExecutor(max_workers=2) as executor:
-            compiled = executor.map(functools.partial(self._compile, step), self.buckets)
-            for done, (bucket, executable) in enumerate(
-                zip(self.buckets, compiled, strict=True), start=1
-            ):
-                self._steps[bucket] = executable
+            for done, _ in enumerate(executor.map(prepare, self.buckets), start=1):
                 progress(done, len(self.buckets))
 
     def serve_only(self, buckets: Collection[Bucket]) -> None:
@@ -302,12 +315,16 @@ class ModelRunner:
         )
         return outputs
 
+    @property
+    def _timed_context(self) -> int:
+        return min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
+
     def _time_context(self, seconds: Mapping[Bucket, float]) -> dict[Bucket, float]:
         """Return what each token of context adds to a step of each bucket.
 
         One row reads it, so of the shapes with as many tokens only the one of fewest rows is timed.
         """
-        context = min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
+        context = self._timed_context
         narrowest = {bucket.tokens: bucket for bucket in reversed(self.buckets)}
         by_tokens = {
             tokens: max(0.0, self._time(bucket, context) - seconds[bucket]) / context
@@ -316,19 +333,19 @@ class ModelRunner:
         return {bucket: by_tokens[bucket.tokens] for bucket in self.buckets}
 
     def _time(self, bucket: Bucket, context: int) -> float:
-        """Return the median seconds of a step whose tokens read so much context.
-
-        It is a step of padding but for its attention, and writes nothing to the cache. Of three
-        runs the first takes longer, on CPU by a third of a second.
-        """
+        """Return the seconds of a step whose tokens read so much context: the least of some."""
         samples = []
-        inputs = self._pack((), bucket)
-        inputs = inputs._replace(batch=reading(inputs.batch, context))
         for _ in range(TIMED_RUNS):
             started = time.perf_counter()
-            jax.block_until_ready(self._execute(bucket, inputs).bonus)
+            self._run_padding(bucket, context)
             samples.append(time.perf_counter() - started)
-        return statistics.median(samples)
+        return min(samples)
+
+    def _run_padding(self, bucket: Bucket, context: int) -> None:
+        """Run a step of padding but for its attention, which writes nothing to the cache."""
+        inputs = self._pack((), bucket)
+        inputs = inputs._replace(batch=reading(inputs.batch, context))
+        jax.block_until_ready(self._execute(bucket, inputs).bonus)
 
 
 def _split_log_probs(
