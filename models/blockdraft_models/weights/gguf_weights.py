@@ -58,12 +58,12 @@ class GGUFWeights:
         raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))[rows]
         values = np.empty((len(raw), *tensor.shape[1:]), np.float32)
         # In slices that fit into a core's cache, each as one row: `dequantize` takes 16 at a time.
-        height = max(1, _SLICE_ELEMENTS // math.prod(tensor.shape[1:]))
-        for start in range(0, len(raw), height):
+        rows_in, rows_out = (part.reshape(-1, part.shape[-1]) for part in (raw, values))
+        height = max(1, _SLICE_ELEMENTS // values.shape[-1])
+        for start in range(0, len(rows_out), height):
             part = slice(start, start + height)
-            values[part] = dequantize(raw[part].reshape(1, -1), stored.kind).reshape(
-                values[part].shape
-            )
+            dequantized = dequantize(rows_in[part].reshape(1, -1), stored.kind)
+            rows_out[part] = dequantized.reshape(-1, values.shape[-1])
         return values
 
 

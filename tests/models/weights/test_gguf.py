@@ -9,16 +9,20 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import Float
 from tests.models.builders import close_gguf
 
 from blockdraft_models.errors import CheckpointError
+from blockdraft_models.weights import gguf_weights
 from blockdraft_models.weights.gguf_header import read_header
 from blockdraft_models.weights.gguf_weights import GGUFWeights
 
 VALUES = np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)
 
 
-def write(path: Path, kinds: list[GGMLQuantizationType]) -> None:
+def write(
+    path: Path, kinds: list[GGMLQuantizationType], values: Float[np.ndarray, "..."] = VALUES
+) -> None:
     writer = GGUFWriter(path, "llama")
     writer.add_array("strings", ["a", "é", "猫"])
     writer.add_array("ints", [1, -2, 3])
@@ -26,7 +30,7 @@ def write(path: Path, kinds: list[GGMLQuantizationType]) -> None:
     writer.add_bool("bool", True)
     writer.add_uint64("big", 1 << 40)
     for kind in kinds:
-        writer.add_tensor(kind.name, quantize(VALUES, kind), raw_dtype=kind)
+        writer.add_tensor(kind.name, quantize(values, kind), raw_dtype=kind)
     close_gguf(writer)
 
 
@@ -39,13 +43,19 @@ def test_metadata_reads_back(tmp_path: Path) -> None:
     assert (metadata["float"], metadata["bool"], metadata["big"]) == (0.5, True, 1 << 40)
 
 
-def test_every_common_quantization_reads_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slice_elements", [1, 128, 2**17])
+@pytest.mark.parametrize("shape", [(6, 64), (3, 2, 64), (2, 3, 64)])
+def test_every_common_quantization_reads_back(
+    shape: tuple[int, ...], slice_elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_weights, "_SLICE_ELEMENTS", slice_elements)
     kinds = [GGMLQuantizationType[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")]
-    write(tmp_path / "a.gguf", kinds)
+    values = VALUES.reshape(shape)
+    write(tmp_path / "a.gguf", kinds, values)
     with GGUFWeights(read_header(tmp_path / "a.gguf")) as weights:
-        assert weights.shapes() == {kind.name: (6, 64) for kind in kinds}
+        assert weights.shapes() == {kind.name: shape for kind in kinds}
         for kind in kinds:
-            expected = dequantize(quantize(VALUES, kind), kind)
+            expected = dequantize(quantize(values, kind), kind)
             np.testing.assert_array_equal(weights.read(kind.name), expected)
             np.testing.assert_array_equal(weights.read(kind.name, slice(1, 3)), expected[1:3])
 
