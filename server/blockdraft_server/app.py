@@ -158,7 +158,6 @@ class ServerApp:
         self._held_loop.start()
         if self.http_server is not None:
             await self.http_server.open()
-        self._pool.start()
         seconds = self._settings.poll_seconds
         if self._keys is not None:
             self._keep(self._keys.keep_current(seconds, lambda: None))
@@ -170,6 +169,8 @@ class ServerApp:
             self.http_server.template = self._tokenizer.template
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
         self._service.open(self._tokenizer, longest)
+        # Not before: with a verifier in the pool the server is called healthy.
+        self._pool.start()
         logger.info("waiting for a verifier at %s", ", ".join(self._settings.verifiers))
         await self._pool.wait()
         self._warn_of_mismatch(self._tokenizer)

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import ssl
+import threading
 from pathlib import Path
 
 import aiohttp
 import pytest
 from tests.certificates import Authority
-from tests.fakes.verifier import FakeVerifier
+from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.patience import PATIENCE_SECONDS
 from tests.server.openai.asking import (
     HERE,
     TEXT,
@@ -17,11 +19,20 @@ from tests.server.openai.asking import (
     post,
     url,
 )
-from tests.server.support import Running, serving, text_request, until
+from tests.server.support import (
+    Running,
+    running_server,
+    serving,
+    settings_for,
+    text_request,
+    until,
+)
 
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
+from blockdraft_server import app
 from blockdraft_server.keys import digest_of
 from blockdraft_server.openai.http_server import HttpCaller
+from blockdraft_server.prompts import Tokenizer, longest_token_bytes
 
 
 async def test_models(http: aiohttp.ClientSession, server: Running) -> None:
@@ -75,6 +86,35 @@ async def test_keys_are_those_of_the_server(
         assert (status, found["error"]["code"]) == (429, "tenant_limit")
         async with http.get(url(server, "/health")) as response:
             assert response.status == 200
+
+
+async def test_health_is_told_once_requests_are_taken(
+    http: aiohttp.ClientSession, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = threading.Event()
+
+    def load(tokenizer: Tokenizer) -> int:
+        assert loaded.wait(PATIENCE_SECONDS)
+        return longest_token_bytes(tokenizer)
+
+    monkeypatch.setattr(app, "longest_token_bytes", load)
+    async with running_verifier(verifier) as address:
+        settings = settings_for(address, openai=HERE)
+        async with running_server(settings, wait=False) as server:
+            await until(lambda: not url(server, "").endswith(":0"))
+            try:
+                # Time enough to find the verifier.
+                for _ in range(20):
+                    async with http.get(url(server, "/health")) as response:
+                        assert response.status == 503
+                    await asyncio.sleep(0.02)
+            finally:
+                loaded.set()
+            await server.until_healthy(True)
+            async with http.get(url(server, "/health")) as response:
+                assert response.status == 200
+            status, found = await post(http, server, "/v1/completions", body())
+            assert (status, found["choices"][0]["text"]) == (200, TEXT)
 
 
 async def test_the_certificate_is_that_of_the_server(
