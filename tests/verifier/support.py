@@ -148,6 +148,9 @@ class UnhurriedRunner(ModelRunner):
         compiled = functools.cache(functools.partial(super()._compile, step, bucket))
         return lambda *arguments: compiled()(*arguments)
 
+    def _run_padding(self, bucket: Bucket, context: int) -> None:
+        """Run nothing."""
+
     def _time(self, bucket: Bucket, context: int) -> float:
         return 0.001
 

@@ -168,14 +168,11 @@ class ModelRunner:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> MeasuredSteps:
         """Compile the step for every bucket and time each one; see `StepRunner`."""
-        if self._leader is None:
-            self.compile(features, max_block, progress, run=True)
-        else:
+        if self._leader is not None:
             self._leader.compile(compilation_words(features, max_block))
-            self.compile(features, max_block, progress)
+        self.compile(features, max_block, progress, run=self._leader is None)
+        if self._leader is not None:
             self._leader.wait_compiled()
-            for bucket in self.buckets:
-                self._run_padding(bucket, self._timed_context)
         seconds = {bucket: self._time(bucket, 0) for bucket in self.buckets}
         return MeasuredSteps(seconds, self._time_context(seconds))
 
@@ -333,7 +330,10 @@ class ModelRunner:
         return {bucket: by_tokens[bucket.tokens] for bucket in self.buckets}
 
     def _time(self, bucket: Bucket, context: int) -> float:
-        """Return the seconds of a step whose tokens read so much context: the least of some."""
+        """Return the seconds of a step whose tokens read so much context.
+
+        They are the least of two, because on a slice the first is the step's first run.
+        """
         samples = []
         for _ in range(TIMED_RUNS):
             started = time.perf_counter()
