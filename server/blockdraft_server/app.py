@@ -35,7 +35,6 @@ from blockdraft_server.service import SERVICE, InferenceService
 from blockdraft_server.traces import Traces
 from blockdraft_server.vllm.service import SERVICE as VLLM_SERVICE
 from blockdraft_server.vllm.service import VllmEngineService
-from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
 
 if TYPE_CHECKING:
     from blockdraft_server.openai.http_server import HttpServer
@@ -109,8 +108,7 @@ class ServerApp:
             settings.target,
             self._pool,
             self._service.messages,
-            lambda context: self._api_keys.tenant(context.invocation_metadata()).salt,
-            TokenizerArchive(settings.target),
+            self._api_keys,
         )
         address = settings.openai
         self.http_server = None if address is None else self._make_http_server(address)

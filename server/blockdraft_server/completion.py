@@ -5,13 +5,24 @@ occur, the one that ends first ends the text; of two that end at the same charac
 So the decision never waits for later characters.
 """
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
+from blockdraft_server.keys import Metadata
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter
+
+Message = inference_pb2.StreamGenerateResponse
+Complete = Callable[
+    [inference_pb2.StreamGenerateRequest, Metadata | None, float | None],
+    AsyncGenerator[Message, None],
+]
+"""Yields the messages of a completion, as `InferenceService.messages` does."""
 
 _FINISH_REASONS = {
     verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
@@ -98,6 +109,68 @@ def _of_prompt(
 ) -> list[inference_pb2.TokenLogProbs]:
     """Return the entries of a prompt's tokens, of which the first follows none."""
     return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
+
+
+class _Arrived(NamedTuple):
+    """What came of one of the completions: a message, an error, or None if it was cancelled."""
+
+    completion: int
+    message: Message | Exception | None
+
+
+async def merged(
+    completions: Sequence[AsyncGenerator[Message, None]],
+    begun: Callable[[list["asyncio.Task[None]"]], None] | None = None,
+) -> AsyncGenerator[tuple[int, Message | None], None]:
+    """Yield the messages of all completions as they come, each with the completion's number.
+
+    The first error ends them all. `begun` is told the tasks that read them; the completion of one
+    that is cancelled ends with None.
+    """
+    if len(completions) == 1 and begun is None:
+        async with contextlib.aclosing(completions[0]) as only:
+            async for each in only:
+                yield 0, each
+        return
+    arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+    # Of a caller that reads slowly, the rest waits where it is merged into fewer messages.
+    room = asyncio.Semaphore(len(completions))
+
+    async def follow(index: int) -> None:
+        try:
+            async with contextlib.aclosing(completions[index]) as messages:
+                async for message in messages:
+                    await room.acquire()
+                    arrived.put_nowait(_Arrived(index, message))
+        except Exception as error:
+            arrived.put_nowait(_Arrived(index, error))
+
+    def ended(task: "asyncio.Task[None]", index: int) -> None:
+        # Also of a task that was cancelled before it began.
+        if task.cancelled():
+            arrived.put_nowait(_Arrived(index, None))
+
+    tasks = [asyncio.create_task(follow(index)) for index in range(len(completions))]
+    for index, task in enumerate(tasks):
+        task.add_done_callback(partial(ended, index=index))
+    if begun is not None:
+        begun(tasks)
+    left = set(range(len(completions)))
+    try:
+        while left:
+            index, message = await arrived.get()
+            if isinstance(message, Exception):
+                raise message
+            if message is not None:
+                room.release()
+            if index in left:
+                yield index, message
+            if message is None or message.finish_reason:
+                left.discard(index)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Detokenizer:

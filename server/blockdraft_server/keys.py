@@ -2,13 +2,16 @@
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from blockdraft_runtime.status import ServiceError, abort
+
+Metadata = Collection[tuple[str, str | bytes]]
+"""Names, in lower case, and values of what a call brings beside its request."""
 
 Keys = Mapping[bytes, "Tenant"]
 """The tenants, by the digests of their keys."""
@@ -155,7 +158,7 @@ class ApiKeys:
         """Whether there is more than one tenant."""
         return self._current is not None and len({one.salt for one in self._current().values()}) > 1
 
-    def tenant(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Tenant:
+    def tenant(self, metadata: Metadata | None) -> Tenant:
         """Return the tenant of a call with this metadata, or refuse it as UNAUTHENTICATED.
 
         The time of a look-up may reveal something of a digest, but nothing of a key.

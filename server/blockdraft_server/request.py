@@ -6,7 +6,7 @@ tokens, `sequence_request` the rest. Unset options get their defaults here and n
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import grpc
 
@@ -20,11 +20,18 @@ from blockdraft_server.field_checks import (
     check_count,
     check_texts,
     check_token_ids,
+    check_within,
 )
-from blockdraft_server.logits_rules import check_rules, logits_rules
 
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_TOKEN_IDS = 1024
+MAX_LOGIT_BIASES = 1024
+MAX_BAD_WORDS = 64
+# OpenAI's limits.
+MAX_LOGIT_BIAS = 100
+MAX_PENALTY = 2
+MAX_COMPLETIONS = 16
+"""Most completions of one prompt that a request may ask for, `n`."""
 
 GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
 
@@ -72,9 +79,26 @@ def check_request(request: GenerationRequest) -> None:
     check_texts("sampling.stop_sequences", sampling.stop_sequences, MAX_STOP_SEQUENCES)
     stops = len(sampling.stop_token_ids)
     check_count("sampling.stop_token_ids", stops, MAX_STOP_TOKEN_IDS, "ids")
-    check_rules(sampling)
+    _check_rules(sampling)
     if sampling.HasField("constraint"):
         check_constraint(sampling.constraint)
+
+
+def _check_rules(sampling: inference_pb2.SamplingOptions) -> None:
+    """Check all that needs no tokenizer."""
+    repetition = sampling.repetition_penalty
+    usable = not sampling.HasField("repetition_penalty") or 0 < repetition < math.inf
+    check(usable, "sampling.repetition_penalty", "finite and > 0", repetition)
+    check_within("sampling.frequency_penalty", sampling.frequency_penalty, MAX_PENALTY)
+    check_within("sampling.presence_penalty", sampling.presence_penalty, MAX_PENALTY)
+    check_count("sampling.logit_bias", len(sampling.logit_bias), MAX_LOGIT_BIASES, "biases")
+    for token_id, bias in sampling.logit_bias.items():
+        check_within(f"sampling.logit_bias[{token_id}]", bias, MAX_LOGIT_BIAS)
+    check_texts("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS)
+    least, most = sampling.min_tokens, sampling.max_output_tokens
+    check(least >= 0, "sampling.min_tokens", ">= 0", least)
+    if sampling.HasField("max_output_tokens"):
+        check(least <= most, "sampling.min_tokens", "<= max_output_tokens", least)
 
 
 def sequence_request(
@@ -99,7 +123,7 @@ def sequence_request(
     room = limits.max_context_tokens - len(prompt_token_ids)
     wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
     stops = {*(() if sampling.ignore_eos else eos_token_ids), *sampling.stop_token_ids}
-    rules = logits_rules(sampling, limits, encode)
+    rules = _logits_rules(sampling, limits, encode)
     constrained = sampling.HasField("constraint")
     asked = verifier_pb2.SequenceRequest(
         prompt_token_ids=prompt_token_ids,
@@ -147,3 +171,60 @@ def prompt_too_long(tokens: int, most: int, message: str = "") -> ServiceError:
         metadata={"prompt_tokens": tokens, "max_context_tokens": most},
         field="prompt",
     )
+
+
+def _logits_rules(
+    sampling: inference_pb2.SamplingOptions,
+    limits: ModelLimits,
+    encode: Callable[[str], list[int]],
+) -> verifier_pb2.LogitsRules | None:
+    """Return the rules of options that passed `_check_rules`; None if they change nothing."""
+    rules = verifier_pb2.LogitsRules(
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        logit_bias=sampling.logit_bias,
+        allowed_token_ids=sampling.allowed_token_ids,
+        bad_words=[
+            verifier_pb2.TokenSequence(token_ids=ids)
+            for word in sampling.bad_words
+            for ids in _spellings(word, encode)
+        ],
+        min_tokens=sampling.min_tokens,
+    )
+    if sampling.HasField("repetition_penalty") and sampling.repetition_penalty != 1:
+        rules.repetition_penalty = sampling.repetition_penalty
+    if rules == verifier_pb2.LogitsRules():
+        return None
+    rules.repetition_penalty = rules.repetition_penalty or 1.0
+    for token_id in rules.logit_bias:
+        known = 0 <= token_id < limits.vocabulary_size
+        expected = f"for ids in [0, {limits.vocabulary_size})"
+        check(known, f"sampling.logit_bias[{token_id}]", expected, token_id)
+    check_token_ids("sampling.allowed_token_ids", rules.allowed_token_ids, limits)
+    return rules
+
+
+def _spellings(word: str, encode: Callable[[str], list[int]]) -> Iterator[list[int]]:
+    """Yield the tokens of a word, and those of the word after a space if they are others."""
+    alone, after_space = encode(word), encode(f" {word}")
+    yield alone
+    if after_space[-len(alone) :] != alone:
+        yield after_space
+
+
+def copies(
+    request: inference_pb2.StreamGenerateRequest, count: int
+) -> list[inference_pb2.StreamGenerateRequest]:
+    """Return the requests for so many completions, which differ: the seed of each is one more."""
+    wanted = [request]
+    for index in range(1, count):
+        wanted.append(inference_pb2.StreamGenerateRequest())
+        wanted[index].CopyFrom(request)
+        if request.sampling.HasField("seed"):
+            wanted[index].sampling.seed = _next(request.sampling.seed, index)
+    return wanted
+
+
+def _next(seed: int, by: int) -> int:
+    """Return a seed of 64 bits further on, the smallest after the largest."""
+    return (seed + by + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -17,7 +17,7 @@ from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
 from blockdraft_server.completion import generate
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
-from blockdraft_server.keys import ApiKeys, Tenant
+from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, Tokenizer, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
@@ -37,16 +37,6 @@ from blockdraft_server.traces import Traces
 SERVICE = "blockdraft.v1.InferenceService"
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class Caller(Protocol):
-    """What a call says of its caller; a gRPC context does, and so does a call over HTTP."""
-
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the caller's deadline; None if there is none."""
-
-    def invocation_metadata(self) -> Any:
-        """Return names, in lower case, and values of what came with the request."""
 
 
 # Fewer tokens take less time to list than to hand to a thread.
@@ -114,7 +104,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.GenerateResponse:
         """Generate a whole completion; see inference.proto."""
         response, texts = inference_pb2.StreamGenerateResponse(), []
-        async with contextlib.aclosing(self.messages(request, context)) as messages:
+        async with contextlib.aclosing(self._messages_of(request, context)) as messages:
             async for message in messages:
                 texts.append(message.text)
                 response.MergeFrom(message)
@@ -127,7 +117,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.StreamGenerateRequest, context: Context
     ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
         """Stream a completion; see inference.proto."""
-        async with contextlib.aclosing(self.messages(request, context)) as messages:
+        async with contextlib.aclosing(self._messages_of(request, context)) as messages:
             async for message in messages:
                 yield message
 
@@ -140,7 +130,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         text_bytes = check_prompt(request.prompt, self._limits.max_prompt_bytes)
-        with self._tokenizing.admit(self._tenant(context)):
+        with self._tokenizing.admit(self._api_keys.tenant(context.invocation_metadata())):
             token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, self._threads)
             if len(token_ids) > MAX_LISTED_TOKENS:
                 raise prompt_too_long(len(token_ids), MAX_LISTED_TOKENS)
@@ -182,18 +172,20 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return response
 
     async def messages(
-        self, request: GenerationRequest, context: Caller
+        self, request: GenerationRequest, metadata: Metadata | None, remaining: float | None
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
-        """Yield the messages of a completion: the life of a request from its checks to its end."""
-        remaining = context.time_remaining()
+        """Yield the messages of a completion: the life of a request from its checks to its end.
+
+        The caller waits for the seconds `remaining`; None if it does not say for how long.
+        """
         if remaining is None:
             remaining = self._limits.default_timeout_seconds
         deadline = time.monotonic() + remaining
-        tenant, request_id = self._tenant(context), uuid.uuid4().hex
-        name, metadata = self._settings.served_name, tuple(context.invocation_metadata() or ())
+        tenant, request_id = self._api_keys.tenant(metadata), uuid.uuid4().hex
+        name = self._settings.served_name
         with (
             self._metrics.request(tenant.name, request_id) as timer,
-            self._traces.request(request_id, name, metadata) as trace_end,
+            self._traces.request(request_id, name, metadata or ()) as trace_end,
             _errors_name(request_id),
         ):
             check_model(request.model, name)
@@ -243,8 +235,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             trace_end(message.usage)
                         yield message
 
-    def _tenant(self, context: Caller) -> Tenant:
-        return self._api_keys.tenant(context.invocation_metadata())
+    def _messages_of(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
+        return self.messages(request, context.invocation_metadata(), context.time_remaining())
 
     def _model_limits(self) -> ModelLimits:
         limits = self._pool.limits

@@ -7,7 +7,7 @@ request part of the caller's trace.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,12 @@ import grpc
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError
+from blockdraft_server.keys import Metadata
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
-Metadata = Sequence[tuple[str, str | bytes]]
 Finished = Callable[[inference_pb2.Usage], None]
 """Takes the usage of a complete completion."""
 

@@ -6,7 +6,7 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,9 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.admission import verifier_unavailable
+from blockdraft_server.completion import Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
-from blockdraft_server.merging import merged
 from blockdraft_server.openai.output_parser import OutputFormat
 from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
@@ -58,25 +58,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HttpCaller:
-    """What a call says of its caller beside the request, as gRPC's context does."""
-
-    headers: tuple[tuple[str, str], ...]
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers, whose names are in lower case."""
-        return self.headers
-
-    def time_remaining(self) -> None:
-        """HTTP callers set no deadline."""
-
-
-Completion = Callable[
-    [inference_pb2.StreamGenerateRequest, HttpCaller],
-    AsyncGenerator[inference_pb2.StreamGenerateResponse, None],
-]
-"""Yields the messages of a completion, as `InferenceService.messages` does."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
@@ -91,7 +73,7 @@ class HttpServer:
         self,
         settings: ServerSettings,
         address: str,
-        completion: Completion,
+        complete: Complete,
         pool: VerifierPool,
         keys: ApiKeys,
     ) -> None:
@@ -99,7 +81,7 @@ class HttpServer:
         self.address = address
         self.template: Any = None
         self._settings = settings
-        self._completion = completion
+        self._complete = complete
         self._pool = pool
         self._keys = keys
         self._tls = None if settings.tls is None else _tls(settings.tls)
@@ -150,7 +132,7 @@ class HttpServer:
         if self._tls is not None and self._settings.tls is not None:
             self._tls.load_cert_chain(self._settings.tls.certificate, self._settings.tls.key)
 
-    async def _chat(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
         asked = chat_request(await _body(request))
         found = OutputFormat.of(self.template, asked.template_arguments)
         tools, free_text = asked.tools, found.free_text
@@ -161,23 +143,23 @@ class HttpServer:
             for one in asked.requests:
                 one.sampling.constraint.free_text.CopyFrom(free_text)
         answer = partial(ChatAnswer, format=found, named=tools.named)
-        return await self._complete(request, caller, asked, answer)
+        return await self._answered(request, asked, answer)
 
-    async def _text(self, request: web.Request, caller: HttpCaller) -> web.StreamResponse:
+    async def _text(self, request: web.Request) -> web.StreamResponse:
         asked = completion_request(await _body(request))
         answer = partial(TextAnswer, echoed=asked.echoed)
-        return await self._complete(request, caller, asked, answer)
+        return await self._answered(request, asked, answer)
 
-    async def _complete(
+    async def _answered(
         self,
         request: web.Request,
-        caller: HttpCaller,
         asked: CompletionsAsked,
         kind: Callable[[str, int, int, bool], Answer],
     ) -> web.StreamResponse:
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
         answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
-        completions = [self._completion(one, caller) for one in asked.requests]
+        # HTTP callers set no deadline.
+        completions = [self._complete(one, _metadata(request), None) for one in asked.requests]
         with naming(asked.form):
             async with contextlib.aclosing(merged(completions)) as messages:
                 if asked.stream:
@@ -187,10 +169,10 @@ class HttpServer:
                         answer.keep(index, message)
         return web.json_response(answer.whole())
 
-    async def _models(self, request: web.Request, caller: HttpCaller) -> web.Response:
+    async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._described()]})
 
-    async def _model(self, request: web.Request, caller: HttpCaller) -> web.Response:
+    async def _model(self, request: web.Request) -> web.Response:
         check_model(request.match_info["model"], self._settings.served_name)
         return web.json_response(self._described())
 
@@ -209,17 +191,13 @@ class HttpServer:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self._pool.capacity > 0 else 503)
 
-    def _told(
-        self, handler: Callable[[web.Request, HttpCaller], Awaitable[web.StreamResponse]]
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _told(self, handler: Handler) -> Handler:
         """Return a handler that checks the key before it reads the body, and tells of errors."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            headers = tuple((name.lower(), value) for name, value in request.headers.items())
-            caller = HttpCaller(headers)
             try:
-                self._keys.tenant(caller.invocation_metadata())
-                return await handler(request, caller)
+                self._keys.tenant(_metadata(request))
+                return await handler(request)
             except UnicodeEncodeError:
                 return _refusal(invalid_argument("body", "the body has text that is no Unicode"))
             except RecursionError:
@@ -228,6 +206,11 @@ class HttpServer:
                 return _refusal(error)
 
         return handle
+
+
+def _metadata(request: web.Request) -> tuple[tuple[str, str], ...]:
+    """Return the headers as gRPC has them: names in lower case."""
+    return tuple((name.lower(), value) for name, value in request.headers.items())
 
 
 async def _body(request: web.Request) -> object:

@@ -9,10 +9,9 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.field_checks import check, check_count
 from blockdraft_server.json_fields import Fields
-from blockdraft_server.merging import MAX_COMPLETIONS, copies
 from blockdraft_server.openai.structured_outputs import Form, asked_form, naming
 from blockdraft_server.openai.tools import Tools, asked_tools
-from blockdraft_server.request import check_request
+from blockdraft_server.request import MAX_COMPLETIONS, check_request, copies
 
 MAX_PROMPTS = 64
 """Most prompts of one request for completions."""
@@ -95,13 +94,10 @@ def _asked(
     form: Form | None,
 ) -> CompletionsAsked:
     stream = fields.flag("stream")
-    usage = False
-    options = fields.take("stream_options")
-    if options is not None:
-        inner = Fields(options, "stream_options")
-        usage = inner.flag("include_usage")
-        inner.only("include_obfuscation", False)
-        inner.finish()
+    options = fields.inner("stream_options")
+    usage = options.flag("include_usage")
+    options.only("include_obfuscation", False)
+    options.finish()
     model, priority = fields.text("model") or "", fields.text("service_tier") or "auto"
     tiers = {
         "auto": inference_pb2.PRIORITY_NORMAL,

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.merging import MAX_COMPLETIONS, copies
-from blockdraft_server.request import check_request
-from blockdraft_server.structural_tags import structural_tags
+from blockdraft_server.constraints import structural_tags
+from blockdraft_server.request import MAX_COMPLETIONS, check_request, copies
 
 _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_STOP: "stop",

@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,7 +16,8 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime import version
 from blockdraft_runtime.status import stream_errors, unary_errors
 from blockdraft_server.admission import verifier_unavailable
-from blockdraft_server.merging import merged
+from blockdraft_server.completion import Complete, merged
+from blockdraft_server.keys import ApiKeys
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, requests_of
 from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
@@ -27,11 +28,6 @@ _SERVER_TYPE = "vllm-grpc"
 _CHUNK_BYTES = 64 << 10
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Completion = Callable[
-    [inference_pb2.StreamGenerateRequest, Context],
-    AsyncGenerator[inference_pb2.StreamGenerateResponse, None],
-]
-"""Yields the messages of a completion, as `InferenceService.messages` does."""
 
 
 class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
@@ -42,17 +38,13 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         model: str,
         target: str,
         pool: VerifierPool,
-        completion: Completion,
-        tenant: Callable[[Context], bytes],
-        archive: TokenizerArchive,
+        complete: Complete,
+        keys: ApiKeys,
     ) -> None:
-        """Serve what `pool` holds under the name `model`.
-
-        `completion` generates, and `tenant` tells callers apart.
-        """
+        """Serve what `pool` holds under the name `model`; `keys` tell callers apart."""
         self._model, self._target = model, target
-        self._pool, self._archive = pool, archive
-        self._completion, self._tenant = completion, tenant
+        self._pool, self._archive = pool, TokenizerArchive(target)
+        self._complete, self._keys = complete, keys
         # By the tenant that asked, and its name for the request.
         self._running: dict[tuple[bytes, str], list[asyncio.Task[None]]] = {}
         self._started = self._received = time.time()
@@ -91,9 +83,9 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self, request: pb.AbortRequest, context: Context
     ) -> pb.AbortResponse:
         """End requests; those that are not known have ended."""
-        tenant = self._tenant(context)
+        salt = self._salt(context)
         for request_id in request.request_ids:
-            for task in self._running.get((tenant, request_id), ()):
+            for task in self._running.get((salt, request_id), ()):
                 task.cancel()
         return pb.AbortResponse()
 
@@ -185,14 +177,15 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
         """Yield the messages of all completions as they come; None ends one that was aborted."""
         # A gateway may forget to name its request, or use a name twice: then it cannot abort it.
-        name = self._tenant(context), request.request_id or uuid.uuid4().hex
+        name = self._salt(context), request.request_id or uuid.uuid4().hex
         mine: list[asyncio.Task[None]] = []
 
         def begun(tasks: list[asyncio.Task[None]]) -> None:
             mine.extend(tasks)
             self._running.setdefault(name, mine)
 
-        completions = [self._completion(one, context) for one in wanted]
+        metadata, seconds = context.invocation_metadata(), context.time_remaining()
+        completions = [self._complete(one, metadata, seconds) for one in wanted]
         try:
             async with contextlib.aclosing(merged(completions, begun)) as messages:
                 async for arrived in messages:
@@ -200,3 +193,6 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         finally:
             if self._running.get(name) is mine:
                 del self._running[name]
+
+    def _salt(self, context: Context) -> bytes:
+        return self._keys.tenant(context.invocation_metadata()).salt

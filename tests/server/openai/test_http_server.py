@@ -31,7 +31,6 @@ from tests.server.support import (
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
 from blockdraft_server import app
 from blockdraft_server.keys import digest_of
-from blockdraft_server.openai.http_server import HttpCaller
 from blockdraft_server.prompts import Tokenizer, longest_token_bytes
 
 
@@ -176,7 +175,7 @@ async def test_a_call_that_is_cancelled_at_any_moment_ends(
     verifier.hold_after = 0
 
     async def read() -> None:
-        async for _ in server.app._service.messages(text_request(), HttpCaller(())):
+        async for _ in server.app._service.messages(text_request(), (), None):
             pass
 
     for ticks in range(20):
