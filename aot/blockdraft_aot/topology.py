@@ -15,9 +15,7 @@ from blockdraft_aot.settings import AotError
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_runtime.tpu import (
     ChipSplit,
-    ChipSplitError,
     TpuHost,
-    TpuHostError,
     default_split,
     drafter_environment,
     verifier_environment,
@@ -95,7 +93,7 @@ def role_topologies(topology: str, split: str | None, *, drafting: bool) -> tupl
             raise AotError(f"--tpu-split {parts} and --drafter contradict each other")
         verifier = verifier_environment(host, parts)
         drafter = drafter_environment(host, parts) if drafting else None
-    except (TpuHostError, ChipSplitError) as error:
+    except ValueError as error:
         raise AotError(str(error)) from error
 
     def rectangle(environment: dict[str, str]) -> str:

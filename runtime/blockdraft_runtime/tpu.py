@@ -43,14 +43,6 @@ _FLAT_TOPOLOGIES |= {128: "8x16", 256: "16x16"}
 _CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 
 
-class TpuHostError(ValueError):
-    """A TPU host, or its environment, is described in a way that makes no sense."""
-
-
-class ChipSplitError(ValueError):
-    """The chips of a host cannot be split like this."""
-
-
 @dataclass(frozen=True, slots=True)
 class TpuHost:
     """One host of a TPU slice."""
@@ -67,12 +59,12 @@ class TpuHost:
     def __post_init__(self) -> None:
         """Check that the hosts are those of the slice."""
         if len(self.hostnames) != self.num_hosts:
-            raise TpuHostError(
+            raise ValueError(
                 f"{self.accelerator_type} has {self.num_hosts} hosts, but TPU_WORKER_HOSTNAMES "
                 f"names {len(self.hostnames)}"
             )
         if not 0 <= self.worker_id < self.num_hosts:
-            raise TpuHostError(
+            raise ValueError(
                 f"TPU_WORKER_ID must be 0 to {self.num_hosts - 1} on {self.accelerator_type}, "
                 f"got {self.worker_id}"
             )
@@ -91,10 +83,10 @@ class TpuHost:
     def of_slice(cls, generation: str, topology: str) -> "TpuHost":
         """Return the first host of a slice that is not there, such as of "v5p", "2x2x1".
 
-        `TpuHostError` if there is no such slice.
+        `ValueError` if there is no such slice.
         """
         if generation not in _CORES_PER_CHIP or not _TOPOLOGY.fullmatch(topology):
-            raise TpuHostError(f"no slice is called {generation}:{topology}; one is v5p:2x2x1")
+            raise ValueError(f"no slice is called {generation}:{topology}; one is v5p:2x2x1")
         num_chips = math.prod(int(size) for size in topology.split("x"))
         one_host = generation in _FLAT and num_chips <= _LARGEST_FLAT_HOST_CHIPS
         hosts = 1 if one_host else max(1, num_chips // math.prod(_HOST_OF_FOUR))
@@ -116,7 +108,7 @@ class TpuHost:
 
         An `accelerator_type` stands in for what the environment says of type and topology.
 
-        `TpuHostError` if the type is unknown, or type, topology and hosts do not fit.
+        `ValueError` if the type is unknown, or type, topology and hosts do not fit.
         """
         topology = None
         if accelerator_type is None:
@@ -134,13 +126,13 @@ class TpuHost:
         one_host = generation in _FLAT and num_chips <= _LARGEST_FLAT_HOST_CHIPS
         chips = slice_bounds if one_host and len(hostnames) == 1 else _HOST_OF_FOUR
         if any(whole % part for whole, part in zip(slice_bounds, chips, strict=True)):
-            raise TpuHostError(
+            raise ValueError(
                 f"a slice of {_times(slice_bounds)} chips is not made of hosts of {_times(chips)}"
             )
         x, y, z = (whole // part for whole, part in zip(slice_bounds, chips, strict=True))
         worker_id = environ.get("TPU_WORKER_ID") or "0"
         if not worker_id.isdecimal():
-            raise TpuHostError(f"TPU_WORKER_ID is no number: {worker_id!r}")
+            raise ValueError(f"TPU_WORKER_ID is no number: {worker_id!r}")
         ports = tuple(filter(None, environ.get("TPU_RUNTIME_METRICS_PORTS", "").split(",")))
         return cls(accelerator_type, chips, (x, y, z), int(worker_id), hostnames, ports)
 
@@ -151,13 +143,13 @@ def _parse_type(accelerator_type: str) -> tuple[str, int]:
     # The API's name of v5e.
     generation = match[1].replace("v5litepod", "v5e") if match else ""
     if match is None or generation not in _CORES_PER_CHIP:
-        raise TpuHostError(
+        raise ValueError(
             f"unknown TPU {accelerator_type!r}: expected one of "
             f"{', '.join(_CORES_PER_CHIP)}, then - and its size, such as v5p-8 or v5e-4"
         )
     chips, rest = divmod(int(match[2]), _CORES_PER_CHIP[generation])
     if rest:
-        raise TpuHostError(f"{accelerator_type} counts cores, two to a chip: the size must be even")
+        raise ValueError(f"{accelerator_type} counts cores, two to a chip: the size must be even")
     return generation, chips
 
 
@@ -168,12 +160,12 @@ def _slice_bounds(
     known = _FLAT_TOPOLOGIES if generation in _FLAT else _CUBE_TOPOLOGIES
     topology = topology or known.get(num_chips)
     if topology is None:
-        raise TpuHostError(f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it")
+        raise ValueError(f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it")
     if not _TOPOLOGY.fullmatch(topology):
-        raise TpuHostError(f"TPU_TOPOLOGY must be like 2x4 or 2x2x1, got {topology!r}")
+        raise ValueError(f"TPU_TOPOLOGY must be like 2x4 or 2x2x1, got {topology!r}")
     x, y, z = (*(int(size) for size in topology.split("x")), 1)[:3]
     if x * y * z != num_chips:
-        raise TpuHostError(
+        raise ValueError(
             f"{accelerator_type} has {num_chips} chips, but TPU_TOPOLOGY {topology} has {x * y * z}"
         )
     return x, y, z
@@ -195,7 +187,7 @@ class ChipSplit:
         """Return the split written as `V+D`."""
         match = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", text)
         if match is None or int(match[1]) == 0:
-            raise ChipSplitError(
+            raise ValueError(
                 f"a split of chips is written V+D, verifier first, such as 2+2 or 4+0: got {text!r}"
             )
         return cls(int(match[1]), int(match[2]))
@@ -208,7 +200,7 @@ class ChipSplit:
 def default_split(host: TpuHost, *, drafting: bool) -> ChipSplit:
     """Return half of the host for each process, or all chips for the verifier if alone.
 
-    `ChipSplitError` if the two cannot share this host or slice.
+    `ValueError` if the two cannot share this host or slice.
     """
     if not drafting:
         return ChipSplit(host.num_chips * host.num_hosts, 0)
@@ -248,11 +240,11 @@ def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
 def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
     """Return what the drafter's process must have in its environment.
 
-    `ChipSplitError` if the split does not fit, or has no chips for the drafter.
+    `ValueError` if the split does not fit, or has no chips for the drafter.
     """
     _check(host, split)
     if split.drafter == 0:
-        raise ChipSplitError(f"{split} leaves the drafter no chips")
+        raise ValueError(f"{split} leaves the drafter no chips")
     # The first multiple of its size beyond the verifier's; sizes are powers of two, so it fits.
     start = math.ceil(split.verifier / split.drafter) * split.drafter
     return _environment(host, range(start, start + split.drafter), BASE_PROCESS_PORT + 1)
@@ -275,9 +267,7 @@ def _check(host: TpuHost, split: ChipSplit) -> None:
     else:
         reason = "each process needs 1, 2, 4 or 8 neighbouring chips of its own"
     names = ", ".join(str(each) for each in fitting)
-    raise ChipSplitError(
-        f"{host.accelerator_type} cannot be split {split}: {reason}. Fits: {names}"
-    )
+    raise ValueError(f"{host.accelerator_type} cannot be split {split}: {reason}. Fits: {names}")
 
 
 def _environment(host: TpuHost, chips: range, port: int) -> dict[str, str]:

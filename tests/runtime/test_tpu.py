@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -9,9 +10,7 @@ import pytest
 from blockdraft_runtime.tpu import (
     Bounds,
     ChipSplit,
-    ChipSplitError,
     TpuHost,
-    TpuHostError,
     default_split,
     drafter_environment,
     fitting_splits,
@@ -109,7 +108,7 @@ def test_which_host_it_is(
     ],
 )
 def test_what_makes_no_sense_is_refused(kind: str, more: Mapping[str, str], message: str) -> None:
-    with pytest.raises(TpuHostError, match=message):
+    with pytest.raises(ValueError, match=message):
         TpuHost.from_environment({"TPU_ACCELERATOR_TYPE": kind, **more})
 
 
@@ -208,7 +207,7 @@ def test_exactly_the_named_splits_fit_and_give_rectangles(host: TpuHost) -> None
     for verifier, drafter in itertools.product(range(1, 10), range(10)):
         split = ChipSplit(verifier, drafter)
         if split not in named:
-            with pytest.raises(ChipSplitError, match=f"cannot be split {verifier}\\+{drafter}"):
+            with pytest.raises(ValueError, match=f"cannot be split {verifier}\\+{drafter}"):
                 verifier_environment(host, split)
             continue
         environments = [verifier_environment(host, split)]
@@ -237,24 +236,24 @@ def test_neither_one_chip_nor_the_hosts_of_a_slice_are_split(
     host: TpuHost, split: str, reason: str
 ) -> None:
     for environment in (verifier_environment, drafter_environment):
-        with pytest.raises(ChipSplitError, match=reason):
+        with pytest.raises(ValueError, match=reason):
             environment(host, ChipSplit.parse(split))
-    with pytest.raises(ChipSplitError, match=reason):
+    with pytest.raises(ValueError, match=reason):
         default_split(host, drafting=True)
 
 
 def test_a_refusal_names_the_reason_and_what_fits() -> None:
-    with pytest.raises(ChipSplitError) as caught:
-        verifier_environment(V5P_8, ChipSplit(3, 1))
-    assert str(caught.value) == (
+    reason = (
         "v5p-8 cannot be split 3+1: each process needs 1, 2, 4 or 8 neighbouring chips of its own. "
         "Fits: 4+0, 2+2, 2+1, 2+0, 1+2, 1+1, 1+0"
     )
-    with pytest.raises(ChipSplitError, match=r"4\+0 leaves the drafter no chips"):
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        verifier_environment(V5P_8, ChipSplit(3, 1))
+    with pytest.raises(ValueError, match=r"4\+0 leaves the drafter no chips"):
         drafter_environment(V5P_8, ChipSplit(4, 0))
 
 
 @pytest.mark.parametrize("text", ["", "2", "2+", "+2", "2+2+2", "0+4", "-1+2", "2 + 2", "a+b"])
 def test_what_is_no_split_is_refused(text: str) -> None:
-    with pytest.raises(ChipSplitError, match=r"written V\+D"):
+    with pytest.raises(ValueError, match=r"written V\+D"):
         ChipSplit.parse(text)
