@@ -71,12 +71,20 @@ def socket_folder(address: str) -> Path | None:
     return Path(address.removeprefix("unix:")).parent if address.startswith("unix:") else None
 
 
-def attach(directory: Path, name: str, size: int) -> mmap.mmap:
-    """Map a file of so many bytes that another process has made in a directory, for reading.
+def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
+    """Map what the metadata of a call offers, for reading; return None if that is nothing.
 
-    `ValueError` if the name is not one that `SharedFile` gives, or the file is not one of this
-    user's own of that size which no other user may open; `OSError` if it cannot be opened.
+    `ValueError` if the name is not one that `SharedFile` gives, the size out of bounds, or the file
+    not one of this user's own of that size which no other user may open; `OSError` if it cannot be
+    opened.
     """
+    offer = dict(tuple(metadata))
+    name, written = offer.get(_NAME_KEY), offer.get(_BYTES_KEY)
+    if not isinstance(name, str) or not isinstance(written, str):
+        return None
+    if not written.isdecimal() or not 0 < int(written) <= MOST_BYTES:
+        raise ValueError(f"shared memory of {written} bytes is not mapped")
+    size = int(written)
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name of shared memory")
     # Not blocking: opening a pipe would wait for a writer.
@@ -90,20 +98,6 @@ def attach(directory: Path, name: str, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
-
-
-def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
-    """Map what the metadata of a call offers; return None if that is nothing.
-
-    `ValueError` if it must not be mapped; `OSError` if it cannot be.
-    """
-    offer = dict(tuple(metadata))
-    name, size = offer.get(_NAME_KEY), offer.get(_BYTES_KEY)
-    if not isinstance(name, str) or not isinstance(size, str):
-        return None
-    if not size.isdecimal() or not 0 < int(size) <= MOST_BYTES:
-        raise ValueError(f"shared memory of {size} bytes is not mapped")
-    return attach(directory, name, int(size))
 
 
 def is_mapped(metadata: Metadata) -> bool | None:

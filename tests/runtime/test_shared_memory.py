@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from blockdraft_runtime.shared_memory import (
     MOST_BYTES,
     NOT_MAPPED,
     SharedFile,
-    attach,
     attach_offered,
     is_mapped,
     socket_folder,
@@ -41,19 +38,6 @@ def test_what_one_writes_the_other_reads(shared: SharedFile, tmp_path: Path) -> 
         memory[0] = 1
 
 
-def test_another_process_reads_it(shared: SharedFile, tmp_path: Path) -> None:
-    shared.memory[:3] = b"abc"
-    program = (
-        "import sys; from pathlib import Path; from blockdraft_runtime.shared_memory import attach;"
-        "print(attach(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))[:3].decode())"
-    )
-    arguments = [str(tmp_path), shared.path.name, str(SIZE)]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "abc\n"
-
-
 def test_only_its_user_may_open_it(shared: SharedFile) -> None:
     assert stat.S_IMODE(shared.path.stat().st_mode) == 0o600
     assert shared.path.stat().st_size == SIZE
@@ -63,6 +47,10 @@ def test_there_must_be_room(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"File too large|No space"):
         SharedFile.create(tmp_path, 1 << 60)
     assert not list(tmp_path.iterdir())
+
+
+def offer(name: str, size: object) -> list[tuple[str, str]]:
+    return [("shared-memory", name), ("shared-memory-bytes", str(size))]
 
 
 @pytest.mark.parametrize("change", ["size", "mode", "link", "folder", "gone", "pipe"])
@@ -84,7 +72,7 @@ def test_nothing_else_is_opened(shared: SharedFile, tmp_path: Path, change: str)
             # Opening a pipe to read from it would wait for a writer.
             os.close(os.open(path, os.O_RDWR))
     with pytest.raises((OSError, ValueError)):
-        attach(tmp_path, path.name, size)
+        attach_offered(offer(path.name, size), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +80,13 @@ def test_nothing_else_is_opened(shared: SharedFile, tmp_path: Path, change: str)
 )
 def test_only_names_of_its_own_are_opened(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="no name of shared memory"):
-        attach(tmp_path, name, SIZE)
+        attach_offered(offer(name, SIZE), tmp_path)
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "x", "1e3", str(MOST_BYTES + 1), ""])
 def test_only_sizes_within_bounds_are_mapped(tmp_path: Path, size: str) -> None:
-    offer = [("shared-memory", "shared-" + "0" * 32), ("shared-memory-bytes", size)]
     with pytest.raises(ValueError, match="is not mapped"):
-        attach_offered(offer, tmp_path)
+        attach_offered(offer("shared-" + "0" * 32, size), tmp_path)
 
 
 @pytest.mark.parametrize(
