@@ -4,7 +4,7 @@ import re
 from typing import cast
 
 import grpc
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from blockdraft_client.errors import (
@@ -22,8 +22,7 @@ from blockdraft_client.errors import (
     UnavailableError,
 )
 from blockdraft_client.results import PartialCompletion
-
-ERROR_DOMAIN = "blockdraft"
+from blockdraft_runtime.status import details_of
 
 ERROR_OF_CODE: dict[grpc.StatusCode, type[ApiError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
@@ -56,7 +55,12 @@ def from_rpc_error(
         return DeadlineExceededError(f"{target}: {deadline} passed: {message}", partial=partial)
     if code is grpc.StatusCode.CANCELLED:
         return RequestCancelledError(message, partial=partial)
-    info, field, retry_after = _details(error)
+    try:
+        status = rpc_status.from_call(cast(grpc.Call, error))
+    except ValueError:
+        # A proxy rewrote the code or the message: the details describe another error.
+        status = None
+    info, field, retry_after = details_of(status or Status())
     if code is grpc.StatusCode.UNAVAILABLE and info is None:
         # Every error of a blockdraft server carries an ErrorInfo; this one was made on the way.
         # gRPC wraps the system's error: `...: connect: Connection refused (111)`.
@@ -81,23 +85,3 @@ def from_rpc_error(
         field=field,
         partial=partial,
     )
-
-
-def _details(error: grpc.RpcError) -> tuple[ErrorInfo | None, str | None, float | None]:
-    """Return the details of a status: reason, field at fault, seconds until the next attempt."""
-    try:
-        status = rpc_status.from_call(cast(grpc.Call, error))
-    except ValueError:
-        # A proxy rewrote the code or the message: the details describe another error.
-        return None, None, None
-    found, field, retry_after = None, None, None
-    info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
-    for detail in status.details if status is not None else ():
-        # Those of other domains do not count.
-        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            found = info
-        elif detail.Unpack(bad_request) and bad_request.field_violations:
-            field = bad_request.field_violations[0].field
-        elif detail.Unpack(retry):
-            retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return found, field, retry_after

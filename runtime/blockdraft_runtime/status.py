@@ -34,9 +34,6 @@ ERROR_DOMAIN = "blockdraft"
 _MOST_MESSAGE_BYTES = 512
 _MOST_VALUE_BYTES = 256
 
-RequestCheck = Callable[[str, bytes], None]
-"""Refuses, with `ServiceError`, an encoded request to the method of a name."""
-
 
 class ServiceError(Exception):
     """An error with everything the caller needs to act on it.
@@ -130,8 +127,8 @@ def received_error(error: grpc.RpcError) -> ServiceError | None:
     return error_from_proto(status) if status is not None else None
 
 
-def error_from_proto(status: Status) -> ServiceError | None:
-    """Return the `ServiceError` that a status tells of, or None when it is none of ours."""
+def details_of(status: Status) -> tuple[ErrorInfo | None, str | None, float | None]:
+    """Return the reason if it is one of ours, the field at fault, and when to try again."""
     info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
     found = {
         type(detail)
@@ -139,32 +136,45 @@ def error_from_proto(status: Status) -> ServiceError | None:
         for detail in (info, bad_request, retry)
         if packed.Unpack(detail)
     }
-    if info.domain != ERROR_DOMAIN:
+    violations = bad_request.field_violations
+    return (
+        info if info.domain == ERROR_DOMAIN else None,
+        violations[0].field if violations else None,
+        retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in found else None,
+    )
+
+
+def error_from_proto(status: Status) -> ServiceError | None:
+    """Return the `ServiceError` that a status tells of, or None when it is none of ours."""
+    info, field, retry_after_seconds = details_of(status)
+    if info is None:
         return None
     codes = {code.value[0]: code for code in grpc.StatusCode}
-    violations = bad_request.field_violations
     return ServiceError(
         # As gRPC does with numbers that it does not know.
         codes.get(status.code, grpc.StatusCode.UNKNOWN),
         info.reason,
         status.message,
         metadata=info.metadata,
-        field=violations[0].field if violations else None,
-        retry_after_seconds=(
-            retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in found else None
-        ),
+        field=field,
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def service_error(error: Exception) -> ServiceError:
+    """Return what a caller is told: anything but a `ServiceError` is logged, and INTERNAL."""
+    if isinstance(error, ServiceError):
+        return error
+    logger.error("unexpected error while serving a call", exc_info=error)
+    return ServiceError(
+        grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
     )
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """End a call with `error`; anything but a `ServiceError` is logged and told as INTERNAL."""
-    if not isinstance(error, ServiceError):
-        logger.error("unexpected error while serving a call", exc_info=error)
-        error = ServiceError(
-            grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
-        )
+    """End a call with `service_error` of an exception."""
     try:
-        await context.abort_with_status(error.to_status())
+        await context.abort_with_status(service_error(error).to_status())
     except grpc.aio.InternalError as ended:
         # The call has ended meanwhile, as at its deadline: no caller is left, and gRPC would log it
         # as an error of ours, with a traceback.
@@ -231,12 +241,13 @@ def add_strictly(
     add_to_server: Callable[[Any, Any], None],
     servicer: object,
     server: grpc.aio.Server,
-    check: RequestCheck = lambda method, data: None,
+    check: Callable[[str, bytes], None] = lambda method, data: None,
 ) -> None:
     """Register `servicer` so that requests that are not decoded get a typed error.
 
     Its methods on streams of requests hear of such a one by the `ServiceError` that the stream
-    raises. `add_to_server` is the generated function, such as `add_…Servicer_to_server`.
+    raises. `add_to_server` is the generated function, such as `add_…Servicer_to_server`. `check`
+    refuses, with `ServiceError`, an encoded request to the method of a name.
     """
     collector = _Collector()
     add_to_server(servicer, collector)

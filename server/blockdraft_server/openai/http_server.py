@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,7 +14,7 @@ from aiohttp import web
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
-from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
 from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.completion import Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
@@ -26,8 +25,6 @@ from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
 from blockdraft_server.openai.structured_outputs import naming
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
-
-logger = logging.getLogger(__name__)
 
 # Beside the text of a prompt and a constraint, of which JSON may make three times as many bytes:
 # names and options.
@@ -250,7 +247,7 @@ async def _stream(
         if not response.prepared:
             raise
         # The status was told already.
-        await response.write(_event(_error_body(_service_error(error))[1]))
+        await response.write(_event(_error_body(service_error(error))[1]))
     await response.write_eof()
     return response
 
@@ -260,21 +257,12 @@ def _event(content: dict[str, Any]) -> bytes:
 
 
 def _refusal(error: Exception) -> web.Response:
-    found = _service_error(error)
+    found = service_error(error)
     status, body = _error_body(found)
     headers = {}
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, math.ceil(found.retry_after_seconds or 0)))
     return web.json_response(body, status=status, headers=headers)
-
-
-def _service_error(error: Exception) -> ServiceError:
-    if isinstance(error, ServiceError):
-        return error
-    logger.error("unexpected error while serving a call", exc_info=error)
-    return ServiceError(
-        grpc.StatusCode.INTERNAL, "INTERNAL", "internal error; the server's log has the cause"
-    )
 
 
 def _error_body(error: ServiceError) -> tuple[int, dict[str, Any]]:

@@ -56,12 +56,7 @@ class Answer(abc.ABC):
         choice = self._choices[index]
         said = self._said(index, message, first=not choice.begun)
         choice.begun = True
-        found: Json = {
-            "index": index,
-            "finish_reason": self._reason(index, message),
-            "logprobs": self._log_probs(choice, message.log_probs),
-            **said,
-        }
+        found = self._choice(index, message, message.log_probs, said)
         return {**self._head, "object": self.kind_of_piece, "choices": [found]}
 
     def keep(self, index: int, message: Message) -> None:
@@ -76,14 +71,7 @@ class Answer(abc.ABC):
         choices = []
         for index, choice in enumerate(self._choices):
             said = self._whole(index, "".join(choice.texts))
-            choices.append(
-                {
-                    "index": index,
-                    "finish_reason": self._reason(index, choice.last),
-                    "logprobs": self._log_probs(choice, choice.log_probs),
-                    **said,
-                }
-            )
+            choices.append(self._choice(index, choice.last, choice.log_probs, said))
         return {**self._head, "object": self.kind, "choices": choices, "usage": self.usage()}
 
     def usage_piece(self) -> Json:
@@ -108,6 +96,21 @@ class Answer(abc.ABC):
             },
         }
 
+    def _choice(
+        self,
+        index: int,
+        message: Message,
+        tokens: Sequence[inference_pb2.TokenLogProbs],
+        said: Json,
+    ) -> Json:
+        wanted = self._wants_log_probs
+        return {
+            "index": index,
+            "finish_reason": self._reason(index, message),
+            "logprobs": self._log_probs(self._choices[index], tokens) if wanted else None,
+            **said,
+        }
+
     def _reason(self, index: int, message: Message) -> str | None:
         """Return why a completion ended, if it did with this message; what was said is known."""
         if message.HasField("usage"):
@@ -123,10 +126,8 @@ class Answer(abc.ABC):
         """Return the field of a choice that holds all that was said."""
 
     @abc.abstractmethod
-    def _log_probs(
-        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
-    ) -> Json | None:
-        """Return the log probabilities of tokens; None if they were not asked for."""
+    def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
+        """Return the log probabilities of tokens."""
 
 
 class ChatAnswer(Answer):
@@ -145,10 +146,8 @@ class ChatAnswer(Answer):
         self._calls = [0] * len(self._choices)
 
     def _said(self, index: int, message: Message, *, first: bool) -> Json:
-        delta: Json = {"role": "assistant", "content": ""} if first else {}
-        for kind, value in self._parts(index, message.text, bool(message.finish_reason)).items():
-            delta[kind] = value
-        return {"delta": delta}
+        begin = {"role": "assistant", "content": ""} if first else {}
+        return {"delta": begin | self._parts(index, message.text, bool(message.finish_reason))}
 
     def _whole(self, index: int, text: str) -> Json:
         message = {"role": "assistant", "content": None, "refusal": None}
@@ -179,16 +178,9 @@ class ChatAnswer(Answer):
                 found[name] = found.get(name, "") + part.text
         return found
 
-    def _log_probs(
-        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
-    ) -> Json | None:
-        if not self._wants_log_probs:
-            return None
+    def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
         content = [
-            {
-                **_token(token.chosen),
-                "top_logprobs": list(map(_token, token.alternatives)),
-            }
+            {**_token(token.chosen), "top_logprobs": list(map(_token, token.alternatives))}
             for token in tokens
         ]
         return {"content": content, "refusal": None}
@@ -236,11 +228,7 @@ class TextAnswer(Answer):
     def _whole(self, index: int, text: str) -> Json:
         return {"text": text}
 
-    def _log_probs(
-        self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]
-    ) -> Json | None:
-        if not self._wants_log_probs:
-            return None
+    def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
         # Nothing precedes the first token of a prompt.
         unknown = 1 if self._echoed and not choice.tokens else 0
         names = [_shown(token.chosen) for token in tokens]
