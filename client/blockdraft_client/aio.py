@@ -5,7 +5,7 @@ import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -27,9 +27,6 @@ from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub
 if TYPE_CHECKING:
     from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceAsyncStub
 
-    HealthCheck = grpc.aio.UnaryUnaryMultiCallable[
-        health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-    ]
     AsyncStreamCall = grpc.aio.UnaryStreamCall[
         inference_pb2.StreamGenerateRequest, inference_pb2.StreamGenerateResponse
     ]
@@ -123,10 +120,9 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         return InferenceServiceStub(self._channel)
 
     @functools.cached_property
-    def _check(self) -> "HealthCheck":
+    def _check(self) -> Any:
         # The types of grpc_health lack the method.
-        check: HealthCheck = HealthStub(self._channel).Check  # type: ignore[attr-defined]
-        return check
+        return HealthStub(self._channel).Check  # type: ignore[attr-defined]
 
     async def __aenter__(self) -> "AsyncClient":
         """Return the client."""
@@ -145,13 +141,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
     async def generate(
         self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
     ) -> Completion[ParsedT]:
-        """Generate one whole completion.
-
-        A text is continued as it is, without the chat template; a conversation, a list of
-        `ChatMessage`, is put into it. Fields of `SamplingParams` among the options win over
-        `sampling`. With `response_format`, a model of pydantic or a JSON Schema, the completion has
-        `parsed`; `InvalidOutputError` if it was cut off.
-        """
+        """Generate one whole completion; see `Client.generate`."""
         request, call, form = generation_request(inference_pb2.GenerateRequest, prompt, options)
         read = functools.partial(parsed_completion, form=form)
         return await self._call(self._stub.Generate, request, read, call)
@@ -159,10 +149,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
     def stream(
         self, prompt: Prompt, **options: Unpack[GenerationOptions[ParsedT]]
     ) -> AsyncStream[ParsedT]:
-        """Generate one completion and yield it in chunks; see `generate` for the options.
-
-        With `response_format` the stream's `completion` has `parsed`.
-        """
+        """Generate one completion and yield it in chunks; see `Client.stream`."""
         request, call, form = generation_request(
             inference_pb2.StreamGenerateRequest, prompt, options
         )
@@ -204,10 +191,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
             return HealthStatus.SERVICE_UNKNOWN
 
     async def wait_ready(self, timeout: float) -> None:
-        """Wait until the server takes requests, even if it does not listen yet.
-
-        `DeadlineExceededError` if it does not within `timeout` seconds.
-        """
+        """Wait until the server takes requests; see `Client.wait_ready`."""
         deadline = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest()
         while (left := deadline - time.monotonic()) > 0:

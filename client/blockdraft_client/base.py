@@ -23,12 +23,12 @@ from blockdraft_client.params import (
     TLSConfig,
 )
 from blockdraft_runtime import version
+from blockdraft_runtime.channel import MAX_MESSAGE_BYTES
 
 ChannelT = TypeVar("ChannelT")
 
 # Pause between two health checks of a server that responds but does not serve yet.
 READY_POLL_SECONDS = 0.2
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 UNIX = ("unix:", "unix-abstract:")
 
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
@@ -22,11 +22,6 @@ from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Token
 from blockdraft_client.stream import Stream
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub
-
-if TYPE_CHECKING:
-    HealthCheck = grpc.UnaryUnaryMultiCallable[
-        health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-    ]
 
 RequestT = TypeVar("RequestT", bound=Message)
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -50,7 +45,7 @@ class Client(ClientBase[grpc.Channel]):
             self._channel = grpc.secure_channel(self.target, self._credentials, self._options)
         self._stub = InferenceServiceStub(self._channel)
         # The types of grpc_health lack the method.
-        self._check: HealthCheck = HealthStub(self._channel).Check  # type: ignore[attr-defined]
+        self._check: Any = HealthStub(self._channel).Check  # type: ignore[attr-defined]
 
     def __enter__(self) -> "Client":
         """Return the client."""

@@ -1,6 +1,7 @@
 """The arithmetic of `blockdraft demo`: what its runs amount to. Prints nothing."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -162,8 +163,7 @@ def _median_per_step(usages: Sequence[Usage], part: str) -> float:
 
 
 def _sums(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    width = max((len(row) for row in rows), default=0)
-    return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(width))
+    return tuple(map(sum, itertools.zip_longest(*rows, fillvalue=0)))
 
 
 def _speed(mode: ModeReport) -> str:

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 from blockdraft_client.cli.output import (
     FAILED,
@@ -68,16 +68,6 @@ COMMANDS = {
 }
 
 
-class CommandModule(Protocol):
-    """The functions of a command's module."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's flags."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Run the command and return the exit code."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `blockdraft` with these arguments (default: the process's) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -128,10 +118,10 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     command = COMMANDS[name]
     with _missing_extra_explained(name, command.extra):
-        module = cast(CommandModule, importlib.import_module(command.module))
+        module: Any = importlib.import_module(command.module)
         parser = _Parser(f"blockdraft {name}", description=command.summary, allow_abbrev=False)
         module.add_arguments(parser)
-        return module.run(parser.parse_args(arguments))
+        return int(module.run(parser.parse_args(arguments)))
 
 
 @contextlib.contextmanager

@@ -32,17 +32,6 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: $BLOCKDRAFT_ADDRESS, or else {DEFAULT_ADDRESS})",
     )
     add_old_name(group, "--target", "address")
-    add_credential_arguments(group)
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
-
-
-def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **more: Any) -> None:
-    """Add the deprecated name of a flag, which help does not show."""
-    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **more)
-
-
-def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of authentication and encryption."""
     group.add_argument(
         "--api-key", metavar="KEY", help="API key (default: $BLOCKDRAFT_API_KEY, which ps hides)"
     )
@@ -60,6 +49,12 @@ def add_credential_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--client-cert", type=Path, metavar="FILE", help="PEM client certificate")
     group.add_argument("--client-key", type=Path, metavar="FILE", help="PEM key of --client-cert")
     group.add_argument("--server-name", metavar="NAME", help="name the certificate must have")
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
+
+
+def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **more: Any) -> None:
+    """Add the deprecated name of a flag, which help does not show."""
+    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **more)
 
 
 def connect(args: argparse.Namespace) -> "Client":
