@@ -28,7 +28,7 @@ from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.prompts import Tokenizer, longest_token_bytes
+from blockdraft_server.prompts import longest_token_bytes
 from blockdraft_server.routing.places import Places, Resolve, resolve
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.service import SERVICE, InferenceService
@@ -37,6 +37,7 @@ from blockdraft_server.vllm.service import SERVICE as VLLM_SERVICE
 from blockdraft_server.vllm.service import VllmEngineService
 
 if TYPE_CHECKING:
+    from blockdraft_models.tokenizer.tokenizer import Tokenizer
     from blockdraft_server.openai.http_server import HttpServer
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class ServerApp:
         self,
         settings: ServerSettings,
         *,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: "Tokenizer | None" = None,
         traces: Traces | None = None,
         registry: CollectorRegistry = REGISTRY,
         resolve: Resolve = resolve,
@@ -233,7 +234,7 @@ class ServerApp:
             for name in ("", *self.service_names):
                 await self.health.set(name, status)
 
-    def _warn_of_mismatch(self, tokenizer: Tokenizer) -> None:
+    def _warn_of_mismatch(self, tokenizer: "Tokenizer") -> None:
         limits = self._pool.limits
         if limits is not None and tokenizer.vocab_size > limits.vocabulary_size:
             logger.warning(
@@ -279,7 +280,7 @@ def _certificate(tls: TlsSettings) -> Reloaded[Certificate]:
     )
 
 
-def _load_tokenizer(target: str) -> Tokenizer:
+def _load_tokenizer(target: str) -> "Tokenizer":
     # Imported here: reading a checkpoint's tokenizer takes libraries that tests do without.
     from blockdraft_models.tokenizer.tokenizer import load_tokenizer
     from blockdraft_models.weights.resolve import resolve_target

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from blockdraft_models.tokenizer.text_decoder import TextDecoder
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
+
+if TYPE_CHECKING:
+    from blockdraft_models.tokenizer.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -16,50 +17,6 @@ ROLES = ("system", "user", "assistant", "tool")
 _INLINE_BYTES = 4096
 # So many long texts are tokenized at once; more would only compete for the processors.
 TOKENIZERS = 2
-
-
-class Tokenizer(Protocol):
-    """The part of a target's tokenizer that the server uses; tests have one without files."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids the tokenizer knows."""
-
-    @property
-    def template(self) -> Any:
-        """The model's chat template, a `ChatTemplate`, or None."""
-
-    @property
-    def eos_token_ids(self) -> Collection[int]:
-        """Token ids with which the model ends a completion."""
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """Ids of the tokens that are no text, by their spelling."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`; control tokens in it are read as plain text."""
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Any] = (),
-        arguments: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Return the ids of a conversation, ready for the assistant to answer.
-
-        Tools and arguments are for the model's chat template.
-        """
-
-    def encode_inner(self, text: str) -> list[int]:
-        """Return the ids of text that follows other text."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of one token, empty for control tokens and for padding ids."""
-
-    def text_decoder(self, *, continues: bool = False) -> TextDecoder:
-        """Return a decoder of a text's tokens, which may be one that `continues` another."""
 
 
 def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
@@ -85,7 +42,7 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
 
 
 async def prompt_token_ids(
-    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: Tokenizer, threads: Executor
+    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: "Tokenizer", threads: Executor
 ) -> list[int]:
     """Return the token ids of a prompt; its text has the length that `check_prompt` returned.
 
@@ -101,7 +58,7 @@ async def prompt_token_ids(
     return token_ids
 
 
-def longest_token_bytes(tokenizer: Tokenizer) -> int:
+def longest_token_bytes(tokenizer: "Tokenizer") -> int:
     """Return the most bytes of text that one token stands for."""
     return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
 
@@ -116,12 +73,12 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
             text = f"{name} must be one of {allowed}, got {message.role!r}"
             raise invalid_argument(name, text, value=message.role)
         for number, call in enumerate(message.tool_calls):
-            _json_object(f"{field}[{index}].tool_calls[{number}].arguments", call.arguments)
+            _check_json_object(f"{field}[{index}].tool_calls[{number}].arguments", call.arguments)
     for index, tool in enumerate(conversation.tools):
-        _json_object(f"prompt.conversation.tools[{index}]", tool)
+        _check_json_object(f"prompt.conversation.tools[{index}]", tool)
     if conversation.template_arguments:
         name = "prompt.conversation.template_arguments"
-        _json_object(name, conversation.template_arguments)
+        _check_json_object(name, conversation.template_arguments)
     texts = [
         *(message.content for message in conversation.messages),
         *conversation.tools,
@@ -132,14 +89,13 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _json_object(field: str, text: str) -> Any:
+def _check_json_object(field: str, text: str) -> None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise invalid_argument(field, f"{field} must be a JSON object")
-    return value
 
 
 def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
@@ -160,7 +116,7 @@ def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
     return found
 
 
-def _encode(prompt: inference_pb2.Prompt, tokenizer: Tokenizer) -> list[int]:
+def _encode(prompt: inference_pb2.Prompt, tokenizer: "Tokenizer") -> list[int]:
     match prompt.WhichOneof("content"):
         case "token_ids":
             return list(prompt.token_ids.values)

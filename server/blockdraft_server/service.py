@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -19,7 +19,7 @@ from blockdraft_server.completion import generate
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.prompts import TOKENIZERS, Tokenizer, check_prompt, prompt_token_ids
+from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
     check_length,
@@ -33,6 +33,9 @@ from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
 from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, check_tokenized_size
 from blockdraft_server.traces import Traces
+
+if TYPE_CHECKING:
+    from blockdraft_models.tokenizer.tokenizer import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
 
@@ -71,7 +74,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._tokenizer: Tokenizer | None = None
         self._longest_token = 1
 
-    def open(self, tokenizer: Tokenizer, longest_token: int) -> None:
+    def open(self, tokenizer: "Tokenizer", longest_token: int) -> None:
         """Serve from now on, with a tokenizer whose longest token has so many bytes."""
         self._tokenizer = tokenizer
         self._longest_token = longest_token
@@ -246,7 +249,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             raise verifier_unavailable("no verifier is ready")
         return limits
 
-    def _loaded_tokenizer(self) -> Tokenizer:
+    def _loaded_tokenizer(self) -> "Tokenizer":
         if self._tokenizer is None:
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
@@ -265,7 +268,7 @@ def _continues(request: GenerationRequest) -> bool:
     return not request.prompt.HasField("conversation") or request.sampling.HasField("constraint")
 
 
-def _listing(token_ids: Sequence[int], tokenizer: Tokenizer) -> inference_pb2.TokenizeResponse:
+def _listing(token_ids: Sequence[int], tokenizer: "Tokenizer") -> inference_pb2.TokenizeResponse:
     return inference_pb2.TokenizeResponse(
         token_ids=token_ids, tokens=map(tokenizer.token_bytes, token_ids)
     )

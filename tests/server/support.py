@@ -158,7 +158,7 @@ async def running_server(
     with unix_address() as address, _key_file(settings, api_keys) as settings:
         app = ServerApp(
             settings,
-            tokenizer=ByteTokenizer(),
+            tokenizer=ByteTokenizer(),  # type: ignore[arg-type]  # it has what the server uses
             traces=traces,
             registry=registry,
             resolve=resolve,

@@ -260,4 +260,4 @@ async def test_a_prompt_without_tokens_is_invalid() -> None:
             return []
 
     with ThreadPoolExecutor(1) as threads, pytest.raises(ServiceError, match="no tokens"):
-        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent(), threads)
+        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent(), threads)  # type: ignore[arg-type]

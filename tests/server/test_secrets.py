@@ -41,7 +41,7 @@ async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
     fake = FakeVerifier(break_after=[1, 2])
     fake.description.max_context_tokens = 512
     async with serving(fake, api_keys=[KEY, "other"]) as server:
-        server.app._service._tokenizer = FailingTokenizer()
+        server.app._service._tokenizer = FailingTokenizer()  # type: ignore[assignment]
         generate, stream = server.stub.Generate, server.stub.StreamGenerate
         texts = text_request(MARKER, stop_sequences=[MARKER])
         await generate(whole(texts), metadata=METADATA)

@@ -5,6 +5,7 @@ import json
 import ssl
 import threading
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -31,7 +32,7 @@ from tests.server.support import (
 from blockdraft_runtime.settings.server import LimitsSettings, TlsSettings
 from blockdraft_server import app
 from blockdraft_server.keys import digest_of
-from blockdraft_server.prompts import Tokenizer, longest_token_bytes
+from blockdraft_server.prompts import longest_token_bytes
 
 
 async def test_models(http: aiohttp.ClientSession, server: Running) -> None:
@@ -92,7 +93,7 @@ async def test_health_is_told_once_requests_are_taken(
 ) -> None:
     loaded = threading.Event()
 
-    def load(tokenizer: Tokenizer) -> int:
+    def load(tokenizer: Any) -> int:
         assert loaded.wait(PATIENCE_SECONDS)
         return longest_token_bytes(tokenizer)
 
