@@ -243,8 +243,6 @@ class StopMatcher:
 
     def __init__(self, sequences: Sequence[str]) -> None:
         """Build the automata of `sequences`, none of which may be empty."""
-        if not all(sequences):
-            raise ValueError("a stop sequence must not be empty")
         self._sequences = tuple(sequences)
         self._fallbacks = tuple(_fallbacks(sequence) for sequence in sequences)
         self._matched = [0] * len(sequences)

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
-from blockdraft_server.completion import Detokenizer, StopMatcher
+from blockdraft_server.completion import Detokenizer
 
 
 def expected_text(data: bytes, stops: Sequence[str]) -> tuple[str, bool]:
@@ -92,8 +92,3 @@ def test_control_tokens_have_no_text() -> None:
 def test_of_two_stop_sequences_the_first_completed_one_ends_the_text() -> None:
     detokenizer = Detokenizer(Utf8Decoder(byte_token), ["abcd", "bc"])
     assert detokenizer.push(b"abcd") == "a"
-
-
-def test_an_empty_stop_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        StopMatcher(["a", ""])

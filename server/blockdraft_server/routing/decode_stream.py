@@ -111,7 +111,9 @@ class DecodeStream:
         - `BrokenOffError`, if the stream broke or the verifier gave the sequence up,
         - `ServiceError`, if the verifier refused it.
         """
-        number, feed = next(self._numbers), self._feed_of(request)
+        # The replays of all tenants wait in one queue.
+        tenant = None if request.replay else request.cache_salt
+        number, feed = next(self._numbers), Feed(self._turns, (request.background, tenant))
         self._feeds[number] = feed
         self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
         try:
@@ -192,11 +194,6 @@ class DecodeStream:
                 begun[feed.queue] += 1
                 running.append(feed)
         return running
-
-    def _feed_of(self, request: verifier_pb2.SequenceRequest) -> Feed:
-        # The replays of all tenants wait in one queue.
-        tenant = None if request.replay else request.cache_salt
-        return Feed(self._turns, (request.background, tenant))
 
     def _deliver(self, message: verifier_pb2.SequenceTokens) -> None:
         number = message.sequence_id
