@@ -88,18 +88,18 @@ def test_a_server_that_dies_is_heard(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+    ("mode", "number", "code"),
+    [("serve", signal.SIGTERM, 128 + signal.SIGTERM), ("stubborn", signal.SIGINT, 130)],
 )
-@pytest.mark.parametrize("mode", ["serve", "stubborn"])
 # Python drops an interrupt that arrives in a finalizer, and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_demo_leaves_nothing(
     serve: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    mode: str,
     number: signal.Signals,
     code: int,
-    mode: str,
 ) -> None:
     serve(mode)
     monkeypatch.setattr(local_server, "STOP_SECONDS", 0.5)

@@ -1,11 +1,9 @@
-import asyncio
 import os
 from pathlib import Path
 
 import pytest
-from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_runtime.credentials import Reloaded, UnusableFilesError
+from blockdraft_runtime.credentials import Reloaded
 
 
 def number(path: Path) -> Reloaded[int]:
@@ -50,20 +48,3 @@ def test_a_broken_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCapture
     path.write_text("333")
     assert found.refresh()
     assert found.value == 333
-
-
-def test_at_the_start_the_file_must_be_right(tmp_path: Path) -> None:
-    with pytest.raises(UnusableFilesError, match=r"the number: .*No such file"):
-        number(tmp_path / "number")
-
-
-async def test_checks_for_changes_and_reports_them(tmp_path: Path) -> None:
-    path = tmp_path / "number"
-    path.write_text("1")
-    found, changed = number(path), asyncio.Event()
-    looking = asyncio.ensure_future(found.keep_current(0.01, changed.set))
-    path.write_text("broken")
-    path.write_text("4444")
-    await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
-    assert found.value == 4444
-    looking.cancel()

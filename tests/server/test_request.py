@@ -11,11 +11,7 @@ from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
-from blockdraft_server.request import (
-    check_model,
-    check_request,
-    sequence_request,
-)
+from blockdraft_server.request import check_request, sequence_request
 
 LIMITS = ModelLimits(vocabulary_size=300, max_context_tokens=10)
 
@@ -208,14 +204,6 @@ def test_an_answer_is_capped_to_what_the_prompt_leaves_room_for() -> None:
         "PROMPT_TOO_LONG",
     )
     assert caught.value.metadata == {"prompt_tokens": "10", "max_context_tokens": "10"}
-
-
-def test_only_the_served_model_is_known() -> None:
-    check_model("", "tiny")
-    check_model("tiny", "tiny")
-    with pytest.raises(ServiceError) as caught:
-        check_model("huge", "tiny")
-    assert caught.value.code is grpc.StatusCode.NOT_FOUND
 
 
 def chat(*roles: str) -> inference_pb2.Prompt:

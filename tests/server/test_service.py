@@ -86,15 +86,6 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
     assert messages[-1].usage.output_tokens == count
 
 
-async def test_generate_gives_the_whole_answer_at_once(server: Running) -> None:
-    response = await server.generate(max_output_tokens=8)
-    assert list(response.token_ids) == completion(PROMPT, 8)
-    assert response.text == bytes(completion(PROMPT, 8)).decode()
-    assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
-    assert response.usage.output_tokens == 8
-    assert len(response.request_id) == 32
-
-
 async def test_an_answer_longer_than_the_context_is_capped(server: Running) -> None:
     response = await server.generate(max_output_tokens=1000)
     assert len(response.token_ids) == 62
@@ -154,22 +145,6 @@ async def test_log_probs_name_the_bytes_of_each_token(server: Running) -> None:
     assert (first.chosen.token_id, first.chosen.token) == (token, bytes([token]))
     assert [item.token_id for item in first.alternatives] == [token, token + 1]
     assert [item.log_prob for item in first.alternatives] == [-0.5, -1.5]
-
-
-async def test_sampling_reaches_the_verifier(server: Running, verifier: FakeVerifier) -> None:
-    request = text_request(temperature=0.5, top_k=3, min_p=0.25, seed=-7, max_output_tokens=5)
-    request.speculation.max_draft_tokens = 2
-    request.speculation.prompt_lookup_disabled = True
-    await server.stub.Generate(whole(request))
-    (sent,) = verifier.requests
-    sampling = sent.sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 1.0)
-    assert (sampling.min_p, sampling.seed) == (0.25, -7)
-    assert (sent.max_output_tokens, sent.max_draft_tokens) == (5, 2)
-    assert sent.prompt_lookup_disabled
-    assert list(sent.stop_token_ids) == [EOS]
-    assert not sent.HasField("log_probs")
-    assert len(sent.request_id) == 32
 
 
 async def test_a_request_or_its_tenant_may_be_in_the_background(
@@ -283,13 +258,6 @@ async def test_tokenize_lists_the_tokens_of_each_form(server: Running) -> None:
     message = inference_pb2.ChatMessage(role="user", content="x" * 5000)
     chat = inference_pb2.Conversation(messages=[message])
     assert await tokens(inference_pb2.Prompt(conversation=chat)) == [257, ord("u"), *b"x" * 5000]
-
-
-async def test_a_conversation_the_template_refuses_is_invalid(server: Running) -> None:
-    message = inference_pb2.ChatMessage(role="system", content="x")
-    prompt = inference_pb2.Prompt(conversation=inference_pb2.Conversation(messages=[message]))
-    error = await failure(server.stub.Tokenize(inference_pb2.TokenizeRequest(prompt=prompt)))
-    assert error.field == "prompt.conversation"
 
 
 async def test_only_an_unconstrained_answer_begins_a_text(server: Running) -> None:

@@ -20,11 +20,6 @@ def test_a_file_lists_keys_alone_and_tenants_with_digests() -> None:
     assert len({plain.salt, other.salt, acme.salt, b""}) == 4
 
 
-def test_a_tenant_may_have_several_keys() -> None:
-    keys = parse_keys(f"{ACME}\nacme sha256:{digest_of('beta').hex()}")
-    assert keys[digest_of("alpha")] == keys[digest_of("beta")]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

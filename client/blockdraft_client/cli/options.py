@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -108,39 +109,22 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
     add_old_name(group, "--max-output-tokens", "max_tokens", type=int)
     add_old_name(group, "--log-probs", "logprobs", type=int)
-    group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="text that ends the completion; repeatable"
+    repeatable: tuple[tuple[str, str, Callable[[str], Any], str, str], ...] = (
+        ("--stop", "stop", str, "TEXT", "text that ends the completion"),
+        ("--stop-token-id", "stop_token_ids", int, "ID", "token that ends the completion"),
+        ("--logit-bias", "logit_bias", _bias, "ID=BIAS", "number to add to a token's logit"),
+        ("--allowed-token-id", "allowed_token_ids", int, "ID", "generate only such tokens"),
+        ("--bad-word", "bad_words", str, "TEXT", "text not to generate"),
     )
-    group.add_argument(
-        "--stop-token-id",
-        action="append",
-        dest="stop_token_ids",
-        type=int,
-        metavar="ID",
-        help="token that ends the completion; repeatable",
-    )
-    group.add_argument(
-        "--logit-bias",
-        action="append",
-        type=_bias,
-        metavar="ID=BIAS",
-        help="number to add to a token's logit; repeatable",
-    )
-    group.add_argument(
-        "--allowed-token-id",
-        action="append",
-        dest="allowed_token_ids",
-        type=int,
-        metavar="ID",
-        help="generate only such tokens; repeatable",
-    )
-    group.add_argument(
-        "--bad-word",
-        action="append",
-        dest="bad_words",
-        metavar="TEXT",
-        help="text not to generate; repeatable",
-    )
+    for flag, dest, parse, metavar, text in repeatable:
+        group.add_argument(
+            flag,
+            action="append",
+            dest=dest,
+            type=parse,
+            metavar=metavar,
+            help=f"{text}; repeatable",
+        )
     form = group.add_mutually_exclusive_group()
     form.add_argument(
         "--json-schema", type=Path, metavar="FILE", help="generate JSON of this JSON Schema"

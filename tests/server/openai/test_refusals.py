@@ -76,6 +76,15 @@ async def test_what_is_wrong_or_not_done_is_named(
             "messages[0].content[0].type",
         ),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"tools": [{"type": "other"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "["}}]}]},
+            "messages[0].tool_calls[0].arguments",
+        ),
     ],
     ids=lambda value: str(value)[:80],
 )
@@ -93,28 +102,6 @@ async def test_a_body_that_is_no_object(
     async with http.post(url(server, "/v1/completions"), data=data) as response:
         assert response.status == 400
         assert (await response.json())["error"]["param"] == "body"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [{"type": "other"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "["}}]}]},
-            "messages[0].tool_calls[0].arguments",
-        ),
-    ],
-    ids=str,
-)
-async def test_what_is_wrong_with_tools_is_named(
-    http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
-) -> None:
-    status, found = await chat(http, server, **fields)
-    assert (status, found["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize(("megabytes", "param"), [(2, "prompt"), (4, "body")])

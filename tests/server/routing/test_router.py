@@ -43,7 +43,7 @@ def computing_otherwise() -> FakeVerifier:
 @pytest.mark.parametrize(
     ("broken_after", "code"),
     [
-        *((after, grpc.StatusCode.UNAVAILABLE) for after in range(8)),
+        *((after, grpc.StatusCode.UNAVAILABLE) for after in (0, 1, 4, 7)),
         *((after, grpc.StatusCode.CANCELLED) for after in (0, 3, 7)),
         # What gRPC says when a message was being written just then.
         *((after, grpc.StatusCode.INTERNAL) for after in (0, 3, 7)),

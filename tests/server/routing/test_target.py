@@ -92,12 +92,3 @@ async def test_neither_one_that_never_served_nor_one_that_leaves_keeps_a_place(
     leaving.leaving = True
     target.settle([leaving, staying])
     assert target.has(staying)
-
-
-async def test_another_target_is_told_of_once(
-    target: ServedTarget, caplog: pytest.LogCaptureFixture
-) -> None:
-    links = [await link("a"), await link("b")]
-    for _ in range(3):
-        target.settle(links)
-    assert len([each for each in caplog.records if "gets no requests" in each.message]) == 1

@@ -1,16 +1,15 @@
 """What `serve` looks for before it starts anything."""
 
 import argparse
-import json
 import logging
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from tests.command_lines import parse
 from tests.drafter.process import write_tiny_target
 
-from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_server.supervise import command
 from blockdraft_server.supervise.command import CONFIGURATION, plan_for_target
 from blockdraft_server.supervise.plan import ServePlan
@@ -38,11 +37,12 @@ def test_an_unknown_target_is_served_without_a_drafter(
         plan(tmp_path, "--target", target, "--tpu-host", "v5p-8", "--tpu-split", "2+2")
 
 
-def test_a_target_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_read_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = write_tiny_target(tmp_path / "target")
-    load_checkpoint_config(target)
-    config = json.loads((target / "config.json").read_text("utf-8"))
-    (target / "config.json").write_text(json.dumps({**config, "hidden_size": -1}), "utf-8")
+    failed = subprocess.CompletedProcess[bytes]((), 2)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: failed)
     with pytest.raises(SystemExit) as ended:
         plan(tmp_path, "--target", str(target))
     assert ended.value.code == 2

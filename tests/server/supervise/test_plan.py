@@ -75,12 +75,6 @@ def test_learning_starts_a_trainer_that_watches_the_verifier(tmp_path: Path) -> 
     assert not plan().learns
 
 
-def test_without_a_drafter_the_verifier_decodes_plainly() -> None:
-    result = plan("--no-drafter")
-    assert [child.name for child in result.children()] == ["server", "verifier"]
-    assert "--drafter=none" in result.children()[1].command
-
-
 def test_without_a_server_those_of_other_hosts_find_the_verifier() -> None:
     tls = ("--peer-tls-cert=c", "--peer-tls-key=k", "--peer-tls-ca=a")
     flags = ("--no-server", "--peer-listen=0.0.0.0:50052", "--metrics-port=9100", *tls)
@@ -136,14 +130,13 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
         (("--servers", "0"), "--servers must be at least 1"),
         (("--servers", "2", "--listen", "unix:/tmp/s"), "--servers 2 needs --listen host:port"),
         (("--servers", "2", "--listen", "127.0.0.1:0"), "--servers 2 needs a port in --listen"),
-        (("--max-waiting", "-1"), "--max-waiting"),
         # The processes take this port and the next ones: there is none before the first.
         (("--metrics-port", "0"), "--metrics-port must be at least 1, got 0"),
         (("--tls-cert", "c"), "--tls-key"),
-        (("--target", ""), "target"),
         (("--production",), "--production needs --api-key-file"),
         (("--production", "--api-key-file", "k"), "--production needs --tls-cert and --tls-key"),
         (("--no-server",), "--no-server needs --peer-listen"),
+        (("--no-server", "--peer-listen", "0.0.0.0:1", "--openai", "a:1"), "exclude each other"),
         (
             ("--peer-tls-cert", "c", "--peer-tls-key", "k", "--peer-tls-ca", "a"),
             "--peer-tls-cert needs --peer-listen",

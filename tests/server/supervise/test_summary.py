@@ -71,8 +71,3 @@ def test_the_command_names_an_address_that_is_not_the_default() -> None:
     assert told("--listen", "0.0.0.0:50051")["ask"].endswith('blue?"')
     assert told("--listen", "localhost:8000")["ask"].endswith("--address localhost:8000")
     assert "ask" not in told("--no-server", "--peer-listen", "0.0.0.0:50052")
-
-
-def test_openai_is_served_beside_a_server() -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
-        told("--openai", "127.0.0.1:8000", "--no-server", "--peer-listen", "0.0.0.0:1")

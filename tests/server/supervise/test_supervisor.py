@@ -119,18 +119,6 @@ async def test_what_is_said_without_newlines_is_kept_no_further_than_lines_are()
         assert len(output._unread) <= 4
 
 
-async def test_a_dead_child_is_started_again(family: Family) -> None:
-    supervisor = Supervisor([family.dummy("a"), family.dummy("b")], QUICK, io.BytesIO())
-    async with running(supervisor):
-        before = process_ids(supervisor)
-        os.kill(before["a"], signal.SIGKILL)
-        await until(lambda: process_ids(supervisor).get("a", before["a"]) != before["a"])
-        assert process_ids(supervisor)["b"] == before["b"]
-        assert "a" not in serving(supervisor)
-        await until(lambda: "a" in serving(supervisor))
-    assert family.ended() == ["a", "b"]
-
-
 async def test_a_child_that_cannot_be_started_just_now_is_started_later(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,17 +63,14 @@ async def test_a_stream_is_chunks_of_new_tokens_and_an_end_without_any(server: R
     assert (end.complete.spec_draft_tokens, end.complete.spec_accepted_tokens) == (6, 4)
 
 
-async def test_without_a_stream_all_comes_at_once(server: Running) -> None:
-    [one] = await responses(server, request(stream=False))
-    assert list(one.complete.output_ids) == completion(PROMPT, 8)
-    assert one.complete.completion_tokens == 8
-
-
-async def test_a_text_is_tokenized_here(server: Running) -> None:
+@pytest.mark.parametrize("text", [None, "\x01\x02"])
+async def test_without_a_stream_all_comes_at_once(server: Running, text: str | None) -> None:
     asked = request(stream=False)
-    asked.text = "\x01\x02"
+    if text is not None:
+        asked.text = text  # which is tokenized here, in place of the tokens
     [one] = await responses(server, asked)
     assert list(one.complete.output_ids) == completion(PROMPT, 8)
+    assert one.complete.completion_tokens == 8
 
 
 async def test_what_is_unset_means_what_vllm_means(server: Running, verifier: FakeVerifier) -> None:
@@ -186,12 +183,12 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-async def test_values_out_of_range_are_refused_by_name(server: Running, name: str) -> None:
-    code, field = await refusal(server, request(**{name: REFUSED[name]}))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    # Ranges are checked where our own requests are: by our names.
-    assert field.split(".")[1] in (name, "log_probs")
+async def test_values_out_of_range_are_refused_by_name(server: Running) -> None:
+    for name, value in REFUSED.items():
+        code, field = await refusal(server, request(**{name: value}))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        # Ranges are checked where our own requests are: by our names.
+        assert field.split(".")[1] in (name, "log_probs")
     asked = request()
     asked.tokenized.input_ids.append(1 << 31)
     assert (await refusal(server, asked))[1] == "tokenized.input_ids"
