@@ -24,6 +24,11 @@ Complete = Callable[
 ]
 """Yields the messages of a completion, as `InferenceService.messages` does."""
 
+FINISH_NAMES = {
+    inference_pb2.FINISH_REASON_STOP: "stop",
+    inference_pb2.FINISH_REASON_LENGTH: "length",
+}
+"""The reasons of an end, as OpenAI and vLLM call them."""
 _FINISH_REASONS = {
     verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
     verifier_pb2.TOKEN_FINISH_REASON_LENGTH: inference_pb2.FINISH_REASON_LENGTH,

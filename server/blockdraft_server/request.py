@@ -51,28 +51,17 @@ def check_model(name: str, served: str) -> None:
 def check_request(request: GenerationRequest) -> None:
     """Check the ranges of everything but the prompt."""
     sampling, draft = request.sampling, request.speculation.max_draft_tokens
-    temperature, top_p, count = sampling.temperature, sampling.top_p, sampling.max_output_tokens
-    checks = (
-        ("temperature", 0 <= temperature < math.inf, "finite and >= 0", temperature),
-        ("top_k", sampling.top_k >= 0, ">= 0", sampling.top_k),
-        ("top_p", not sampling.HasField("top_p") or 0 < top_p <= 1, "in (0, 1]", top_p),
-        ("min_p", 0 <= sampling.min_p <= 1, "in [0, 1]", sampling.min_p),
-        (
-            "max_output_tokens",
-            not sampling.HasField("max_output_tokens") or count >= 1,
-            ">= 1",
-            count,
-        ),
-        *(
-            (name, 0 <= count <= MAX_LOG_PROBS, f"in [0, {MAX_LOG_PROBS}]", count)
-            for name, count in (
-                ("log_probs", sampling.log_probs),
-                ("prompt_log_probs", sampling.prompt_log_probs),
-            )
-        ),
-    )
-    for name, holds, expected, value in checks:
-        check(holds, f"sampling.{name}", expected, value)
+    temperature, top_p, most = sampling.temperature, sampling.top_p, sampling.max_output_tokens
+    check(0 <= temperature < math.inf, "sampling.temperature", "finite and >= 0", temperature)
+    check(sampling.top_k >= 0, "sampling.top_k", ">= 0", sampling.top_k)
+    if sampling.HasField("top_p"):
+        check(0 < top_p <= 1, "sampling.top_p", "in (0, 1]", top_p)
+    check(0 <= sampling.min_p <= 1, "sampling.min_p", "in [0, 1]", sampling.min_p)
+    if sampling.HasField("max_output_tokens"):
+        check(most >= 1, "sampling.max_output_tokens", ">= 1", most)
+    for name in ("log_probs", "prompt_log_probs"):
+        count = getattr(sampling, name)
+        check(0 <= count <= MAX_LOG_PROBS, f"sampling.{name}", f"in [0, {MAX_LOG_PROBS}]", count)
     check(draft >= 0, "speculation.max_draft_tokens", ">= 0", draft)
     known = request.priority in inference_pb2.Priority.values()
     check(known, "priority", "one of those listed", request.priority)

@@ -197,7 +197,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             background = tenant.background or request.priority == inference_pb2.PRIORITY_BACKGROUND
             with self._generating.admit(tenant, background=background) as take_tokens:
                 tokenizer = self._loaded_tokenizer()
-                check_length(len(request.prompt.token_ids.values), self._model_limits())
+                check_length(len(request.prompt.token_ids.values), self._pool.ready_limits)
                 encoding = prompt_token_ids(request.prompt, text_bytes, tokenizer, self._threads)
                 try:
                     # Not `wait_for`, which until Python 3.12 may swallow a cancellation.
@@ -206,11 +206,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 except TimeoutError:
                     raise deadline_exceeded() from None
                 # The limits may have changed meanwhile.
-                limits = self._model_limits()
                 asked = sequence_request(
                     request,
                     token_ids,
-                    limits,
+                    self._pool.ready_limits,
                     tokenizer.eos_token_ids,
                     tokenizer.encode_inner,
                     tokenizer.control_tokens,
@@ -242,12 +241,6 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         return self.messages(request, context.invocation_metadata(), context.time_remaining())
-
-    def _model_limits(self) -> ModelLimits:
-        limits = self._pool.limits
-        if limits is None:
-            raise verifier_unavailable("no verifier is ready")
-        return limits
 
     def _loaded_tokenizer(self) -> "Tokenizer":
         if self._tokenizer is None:

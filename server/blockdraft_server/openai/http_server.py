@@ -15,7 +15,6 @@ from aiohttp import web
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
-from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.completion import Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
@@ -174,15 +173,12 @@ class HttpServer:
         return web.json_response(self._described())
 
     def _described(self) -> dict[str, object]:
-        limits = self._pool.limits
-        if limits is None:
-            raise verifier_unavailable("no verifier is ready")
         return {
             "id": self._settings.served_name,
             "object": "model",
             "created": 0,
             "owned_by": "blockdraft",
-            "max_model_len": limits.max_context_tokens,
+            "max_model_len": self._pool.ready_limits.max_context_tokens,
         }
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_server.completion import FINISH_NAMES
 from blockdraft_server.openai.output_parser import OutputFormat, OutputParser
 
 Json = dict[str, Any]
 Message = inference_pb2.StreamGenerateResponse
-
-_FINISH_REASONS = {
-    inference_pb2.FINISH_REASON_STOP: "stop",
-    inference_pb2.FINISH_REASON_LENGTH: "length",
-}
 
 
 @dataclass(slots=True)
@@ -115,7 +111,7 @@ class Answer(abc.ABC):
         """Return why a completion ended, if it did with this message; what was said is known."""
         if message.HasField("usage"):
             self._usage[index] = message.usage
-        return _FINISH_REASONS.get(message.finish_reason)
+        return FINISH_NAMES.get(message.finish_reason)
 
     @abc.abstractmethod
     def _said(self, index: int, message: Message, *, first: bool) -> Json:

@@ -143,7 +143,8 @@ class VerifierLink:
             health = await self._health.Check(  # type: ignore[attr-defined]  # its stubs lack it
                 health_pb2.HealthCheckRequest(service=SERVICE), timeout=_POLL_TIMEOUT_SECONDS
             )
-            if health.status == health_pb2.HealthCheckResponse.SERVING:
+            serving = health.status == health_pb2.HealthCheckResponse.SERVING
+            if serving:
                 # Each time: a drafter comes and goes, a restarted verifier may serve another model.
                 self.description = await self._stub.Describe(
                     verifier_pb2.VerifierServiceDescribeRequest(), timeout=_POLL_TIMEOUT_SECONDS
@@ -158,7 +159,6 @@ class VerifierLink:
                 # Sequences of this server that came or went meanwhile are not others'.
                 own = max(in_flight, self._in_flight)
                 self._others = max(self._reported_load - own, 0)
-            serving = health.status == health_pb2.HealthCheckResponse.SERVING
             self._set_healthy(serving and losses == self._losses, "asked")
         except grpc.aio.AioRpcError as error:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
+from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places
@@ -93,6 +94,14 @@ class VerifierPool:
             vocabulary_size=min(description.vocabulary_size for description in healthy),
             max_context_tokens=min(description.max_context_tokens for description in healthy),
         )
+
+    @property
+    def ready_limits(self) -> ModelLimits:
+        """The limits; UNAVAILABLE while there is no healthy verifier."""
+        limits = self.limits
+        if limits is None:
+            raise verifier_unavailable("no verifier is ready")
+        return limits
 
     def count(self, standing: Standing) -> int:
         """Return how many verifiers, of any target, have a standing; thread-safe."""

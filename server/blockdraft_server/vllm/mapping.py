@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.completion import FINISH_NAMES
 from blockdraft_server.constraints import structural_tags
 from blockdraft_server.request import MAX_COMPLETIONS, check_request, copies
 
-_FINISH_REASONS = {
-    inference_pb2.FINISH_REASON_STOP: "stop",
-    inference_pb2.FINISH_REASON_LENGTH: "length",
-}
 ABORTED = "abort"
 _MOST = (1 << 31) - 1
 # The fields of a request that are honoured.
@@ -67,7 +64,7 @@ def complete_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb
     usage = message.usage
     complete = pb.GenerateComplete(
         output_ids=message.token_ids,
-        finish_reason=_FINISH_REASONS[message.finish_reason],
+        finish_reason=FINISH_NAMES[message.finish_reason],
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=len(message.token_ids),
         cached_tokens=usage.cached_prompt_tokens,

@@ -15,7 +15,6 @@ from blockdraft_protos.vllm import common_pb2, vllm_engine_pb2_grpc
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime import version
 from blockdraft_runtime.status import stream_errors, unary_errors
-from blockdraft_server.admission import verifier_unavailable
 from blockdraft_server.completion import Complete, merged
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.routing.pool import VerifierPool
@@ -104,9 +103,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self, request: pb.GetModelInfoRequest, context: Context
     ) -> pb.GetModelInfoResponse:
         """Describe the target."""
-        limits = self._pool.limits
-        if limits is None:
-            raise verifier_unavailable("no verifier is ready")
+        limits = self._pool.ready_limits
         tokenizer = await self._archive.described()
         return pb.GetModelInfoResponse(
             model_path=self._target,
