@@ -104,13 +104,7 @@ class ServerApp:
         self._service = InferenceService(
             settings, self._pool, self._api_keys, metrics, self._traces
         )
-        self._vllm = VllmEngineService(
-            settings.served_name,
-            settings.target,
-            self._pool,
-            self._service.messages,
-            self._api_keys,
-        )
+        self._vllm = VllmEngineService(settings, self._pool, self._service.messages, self._api_keys)
         address = settings.openai
         self.http_server = None if address is None else self._make_http_server(address)
         self._closing: asyncio.Task[None] | None = None

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
@@ -116,13 +115,6 @@ def _of_prompt(
     return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
 
 
-class _Arrived(NamedTuple):
-    """What came of one of the completions: a message, an error, or None if it was cancelled."""
-
-    completion: int
-    message: Message | Exception | None
-
-
 async def merged(
     completions: Sequence[AsyncGenerator[Message, None]],
     begun: Callable[[list["asyncio.Task[None]"]], None] | None = None,
@@ -137,7 +129,8 @@ async def merged(
             async for each in only:
                 yield 0, each
         return
-    arrived: asyncio.Queue[_Arrived] = asyncio.Queue()
+    # With the number of the completion: a message, an error, or None if it was cancelled.
+    arrived: asyncio.Queue[tuple[int, Message | Exception | None]] = asyncio.Queue()
     # Of a caller that reads slowly, the rest waits where it is merged into fewer messages.
     room = asyncio.Semaphore(len(completions))
 
@@ -146,14 +139,14 @@ async def merged(
             async with contextlib.aclosing(completions[index]) as messages:
                 async for message in messages:
                     await room.acquire()
-                    arrived.put_nowait(_Arrived(index, message))
+                    arrived.put_nowait((index, message))
         except Exception as error:
-            arrived.put_nowait(_Arrived(index, error))
+            arrived.put_nowait((index, error))
 
     def ended(task: "asyncio.Task[None]", index: int) -> None:
         # Also of a task that was cancelled before it began.
         if task.cancelled():
-            arrived.put_nowait(_Arrived(index, None))
+            arrived.put_nowait((index, None))
 
     tasks = [asyncio.create_task(follow(index)) for index in range(len(completions))]
     for index, task in enumerate(tasks):

@@ -21,9 +21,9 @@ class Turns:
         readers: Readers that have begun to get messages; one whose sequence waits gets none.
     """
 
-    def __init__(self, readers: int = 0) -> None:
-        """Begin with so many readers."""
-        self.readers = readers
+    def __init__(self) -> None:
+        """Begin without readers."""
+        self.readers = 0
 
     @property
     def seconds(self) -> float:

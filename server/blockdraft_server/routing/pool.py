@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
@@ -21,14 +21,6 @@ _AWAY_POLL_SECONDS = 0.2
 
 Changed = Callable[[str | None], Awaitable[None]]
 """Returns when verifiers of a computation may have changed; what it raises ends the waiting."""
-
-
-class PoolLoad(NamedTuple):
-    """How busy all healthy verifiers are together."""
-
-    running: int  # sequences being decoded
-    waiting: int  # sequences that wait to be
-    cache_usage: float  # share of the KV cache in use, 0 to 1
 
 
 class VerifierPool:
@@ -67,14 +59,14 @@ class VerifierPool:
         return sum(max(link.known.max_sequences, 1) for link in self._healthy())
 
     @property
-    def load(self) -> PoolLoad:
-        """The load of the healthy verifiers at their last health checks."""
+    def load(self) -> verifier_pb2.GetLoadResponse:
+        """The load of all healthy verifiers together, at their last health checks."""
         loads = [link.reported for link in self._healthy()]
-        pages = sum(load.total_pages for load in loads)
-        return PoolLoad(
-            running=sum(load.running_sequences for load in loads),
-            waiting=sum(load.waiting_sequences for load in loads),
-            cache_usage=sum(load.used_pages for load in loads) / pages if pages else 0.0,
+        return verifier_pb2.GetLoadResponse(
+            running_sequences=sum(load.running_sequences for load in loads),
+            waiting_sequences=sum(load.waiting_sequences for load in loads),
+            used_pages=sum(load.used_pages for load in loads),
+            total_pages=sum(load.total_pages for load in loads),
         )
 
     @property

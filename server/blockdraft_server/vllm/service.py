@@ -14,6 +14,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import common_pb2, vllm_engine_pb2_grpc
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime import version
+from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import stream_errors, unary_errors
 from blockdraft_server.completion import Complete, merged
 from blockdraft_server.keys import ApiKeys
@@ -33,16 +34,11 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     """Serves gateways that speak to vLLM's workers."""
 
     def __init__(
-        self,
-        model: str,
-        target: str,
-        pool: VerifierPool,
-        complete: Complete,
-        keys: ApiKeys,
+        self, settings: ServerSettings, pool: VerifierPool, complete: Complete, keys: ApiKeys
     ) -> None:
-        """Serve what `pool` holds under the name `model`; `keys` tell callers apart."""
-        self._model, self._target = model, target
-        self._pool, self._archive = pool, TokenizerArchive(target)
+        """Serve what `pool` holds under its name in `settings`; `keys` tell callers apart."""
+        self._model, self._target = settings.served_name, settings.target
+        self._pool, self._archive = pool, TokenizerArchive(settings.target)
         self._complete, self._keys = complete, keys
         # By the tenant that asked, and its name for the request.
         self._running: dict[tuple[bytes, str], list[asyncio.Task[None]]] = {}
@@ -146,10 +142,10 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             dp_rank_count=1,
             loads=[
                 pb.SchedulerLoad(
-                    num_running_reqs=load.running,
-                    num_waiting_reqs=load.waiting,
-                    num_total_reqs=load.running + load.waiting,
-                    token_usage=load.cache_usage,
+                    num_running_reqs=load.running_sequences,
+                    num_waiting_reqs=load.waiting_sequences,
+                    num_total_reqs=load.running_sequences + load.waiting_sequences,
+                    token_usage=load.used_pages / (load.total_pages or 1),
                     max_running_requests=self._pool.capacity,
                 )
             ],
