@@ -8,7 +8,6 @@ import pytest
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import LimitsSettings, ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings
-from blockdraft_runtime.tpu import TpuHost
 
 
 @pytest.mark.parametrize(
@@ -53,24 +52,6 @@ def test_the_name_of_the_model(tmp_path: Path) -> None:
     folder.mkdir()
     assert ServerSettings(target=str(folder)).served_name == "tiny-1.5"
     assert ServerSettings(target=str(folder), model_name="mine").served_name == "mine"
-
-
-GKE = {
-    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-    "TPU_TOPOLOGY": "4x4",
-    "TPU_WORKER_ID": "2",
-    "TPU_WORKER_HOSTNAMES": "w-0.tpu,w-1.tpu,w-2.tpu,w-3.tpu",
-}
-
-
-def test_the_environment_of_a_slice_is_enough() -> None:
-    host = TpuHost.from_environment(GKE)
-    assert SliceSettings.of(host) == SliceSettings("w-0.tpu:8482", 4, 2)
-
-
-@pytest.mark.parametrize("environ", [{}, {"TPU_ACCELERATOR_TYPE": "v5p-8"}])
-def test_one_host_is_no_slice(environ: dict[str, str]) -> None:
-    assert SliceSettings.of(TpuHost.from_environment(environ)) is None
 
 
 @pytest.mark.parametrize(("coordinator", "host"), [("h:1", "h"), ("[::1]:8482", "::1")])

@@ -30,7 +30,7 @@ PROMPT = [1, 2]
 
 @pytest.fixture
 async def server(verifier: FakeVerifier) -> AsyncIterator[Running]:
-    async with serving(verifier, limits=LimitsSettings(max_waiting=1)) as running:
+    async with serving(verifier) as running:
         yield running
 
 
@@ -84,12 +84,6 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
     assert len(messages) < count / 2
     assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_LENGTH
     assert messages[-1].usage.output_tokens == count
-
-
-async def test_an_answer_longer_than_the_context_is_capped(server: Running) -> None:
-    response = await server.generate(max_output_tokens=1000)
-    assert len(response.token_ids) == 62
-    assert response.finish_reason == inference_pb2.FINISH_REASON_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -217,23 +211,6 @@ async def test_an_unexplained_failure_of_the_verifier_is_internal(
     verifier.break_code = grpc.StatusCode.DATA_LOSS
     error = await failure(server.generate())
     assert (error.code, error.reason) == (grpc.StatusCode.INTERNAL, "VERIFIER_ERROR")
-
-
-async def test_requests_beyond_capacity_and_queue_are_refused(
-    server: Running, verifier: FakeVerifier
-) -> None:
-    verifier.hold_after = 1
-    calls = [server.generate() for _ in range(5)]
-    await until(lambda: len(verifier.requests) == 5)
-    error = await failure(server.generate())
-    assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-    assert error.metadata["limit"] == "5"
-    assert error.retry_after_seconds is not None
-    for call in calls:
-        call.cancel()
-    await until(lambda: verifier.cancelled == 5)
-    verifier.hold_after = None
-    await server.generate()
 
 
 async def test_an_unknown_model_is_not_found(server: Running) -> None:

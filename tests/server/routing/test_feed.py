@@ -70,9 +70,11 @@ async def test_the_first_error_comes_after_all_messages_and_stays() -> None:
         await reading
 
 
-def crowd() -> Turns:
-    """So many readers that a turn of each takes an hour."""
-    return Turns(feed_module.MESSAGES_PER_SECOND * 3600)
+def crowd(seconds: float = 3600) -> Turns:
+    """So many readers that a turn of each takes so long."""
+    turns = Turns()
+    turns.readers = round(feed_module.MESSAGES_PER_SECOND * seconds)
+    return turns
 
 
 async def test_only_those_who_get_messages_have_turns() -> None:
@@ -118,9 +120,8 @@ async def test_an_error_waits_for_no_turn() -> None:
         await feed.take()
 
 
-async def test_a_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "MESSAGES_PER_SECOND", 100)
-    feed = Feed(Turns(1))
+async def test_a_turn_comes() -> None:
+    feed = Feed(crowd(0.01))
     for token in range(3):
         feed.put(message(token))
         assert await feed.take() == message(token)
