@@ -98,7 +98,7 @@ class HeldLoop:
     def __init__(self, on_hold: Callable[[float], None] = lambda seconds: None) -> None:
         """Begin with `start`; `on_hold` is called with the lateness of each check, in seconds."""
         self._on_hold = on_hold
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # once it is started
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._window_end = 0.0
@@ -122,12 +122,10 @@ class HeldLoop:
         return max(self._longest, self._longest_before)
 
     def _wait(self) -> None:
-        assert self._loop is not None
         self._due = self._loop.time() + TICK_SECONDS
         self._timer = self._loop.call_at(self._due, self._check)
 
     def _check(self) -> None:
-        assert self._loop is not None
         now = self._loop.time()
         late = max(now - self._due, 0.0)
         if now >= self._window_end:

@@ -216,13 +216,6 @@ def stream_errors(method: StreamMethod) -> StreamMethod:
     return wrapper  # type: ignore[return-value]  # same signature, which mypy cannot see
 
 
-class _Refused:
-    """Takes the place of a request that was not decoded."""
-
-    def __init__(self, error: ServiceError) -> None:
-        self.error = error
-
-
 class _Collector:
     """Takes the place of a server in generated `add_…_to_server` functions."""
 
@@ -258,22 +251,23 @@ def add_strictly(
 
 def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
     def deserialize(data: bytes) -> object:
+        """Return the request, or in its place the error for one that is refused."""
         try:
             check(data)
             return handler.request_deserializer(data)
         except ServiceError as error:
-            return _Refused(error)
+            return error
         except DecodeError:
-            return _Refused(malformed())
+            return malformed()
 
     async def unary(request: object, context: Any) -> Any:
-        if isinstance(request, _Refused):
-            await abort(context, request.error)
+        if isinstance(request, ServiceError):
+            await abort(context, request)
         return await handler.unary_unary(request, context)
 
     async def stream(request: object, context: Any) -> AsyncIterator[Any]:
-        if isinstance(request, _Refused):
-            await abort(context, request.error)
+        if isinstance(request, ServiceError):
+            await abort(context, request)
         async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
             async for response in responses:
                 yield response
@@ -296,6 +290,6 @@ def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
 
 async def _decoded(requests: AsyncIterator[object]) -> AsyncIterator[object]:
     async for request in requests:
-        if isinstance(request, _Refused):
-            raise request.error
+        if isinstance(request, ServiceError):
+            raise request
         yield request

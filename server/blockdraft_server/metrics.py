@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -37,79 +37,65 @@ class ServerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything on `registry`."""
-        ours: dict[str, Any] = {"namespace": "blockdraft_server", "registry": registry}
-        self.time_to_first_token = Histogram(
+        counter = partial(Counter, namespace="blockdraft_server", registry=registry)
+        gauge = partial(Gauge, namespace="blockdraft_server", registry=registry)
+        histogram = partial(Histogram, namespace="blockdraft_server", registry=registry)
+        self.time_to_first_token = histogram(
             "time_to_first_token_seconds",
             "Time from a request's arrival to its first token",
             buckets=_FIRST_TOKEN_BUCKETS,
-            **ours,
         )
-        self.inter_token_latency = Histogram(
+        self.inter_token_latency = histogram(
             "inter_token_latency_seconds",
             "Time between two messages of a stream, divided by the tokens of the later one",
             buckets=_TOKEN_BUCKETS,
-            **ours,
         )
-        self.request_latency = Histogram(
+        self.request_latency = histogram(
             "request_latency_seconds",
             "Time from a request's arrival to its end",
             buckets=_REQUEST_BUCKETS,
-            **ours,
         )
-        self.waiting = Gauge("requests_waiting", "Requests without a token yet", **ours)
-        self.running = Gauge("requests_running", "Requests that stream tokens", **ours)
-        self._requests = Counter(
+        self.waiting = gauge("requests_waiting", "Requests without a token yet")
+        self.running = gauge("requests_running", "Requests that stream tokens")
+        self._requests = counter(
             "requests_total",
             "Generation requests, by how they ended: finish reason, or status code of the error",
             ("outcome",),
-            **ours,
         )
-        self._prompt_tokens = Counter(
-            "prompt_tokens_total", "Prompt tokens of admitted requests", **ours
-        )
-        self._output_tokens = Counter(
-            "output_tokens_total", "Tokens received from verifiers", **ours
-        )
-        self._tenant_requests = Counter(
+        self._prompt_tokens = counter("prompt_tokens_total", "Prompt tokens of admitted requests")
+        self._output_tokens = counter("output_tokens_total", "Tokens received from verifiers")
+        self._tenant_requests = counter(
             "tenant_requests_total",
             "Generation requests by tenant, and by how they ended as above",
             ("tenant", "outcome"),
-            **ours,
         )
-        self._tenant_tokens = Counter(
+        self._tenant_tokens = counter(
             "tenant_tokens_total",
             "Tokens by tenant: those of the prompts of admitted requests, and those received",
             ("tenant", "kind"),
-            **ours,
         )
-        self.replays = Counter("replays_total", "Broken streams sent to a verifier again", **ours)
-        self._verifiers = Gauge(
+        self.replays = counter("replays_total", "Broken streams sent to a verifier again")
+        self._verifiers = gauge(
             "verifiers",
             "Verifiers known, by whether they are ready; those that leave get no new requests",
             ("state",),
-            **ours,
         )
-        self.name_resolution_failures = Counter(
-            "name_resolution_failures_total",
-            "Failed attempts to resolve the name of a verifier",
-            **ours,
+        self.name_resolution_failures = counter(
+            "name_resolution_failures_total", "Failed attempts to resolve the name of a verifier"
         )
-        self.tls_certificate_expiry = Gauge(
+        self.tls_certificate_expiry = gauge(
             "tls_certificate_expiry_timestamp_seconds",
             "When the certificate expires, in seconds since 1970; 0 without TLS",
-            **ours,
         )
-        self.build = Gauge("build_info", "1, for what is running", ("version", "model"), **ours)
-        self.event_loop_hold = Histogram(
+        self.build = gauge("build_info", "1, for what is running", ("version", "model"))
+        self.event_loop_hold = histogram(
             "event_loop_hold_seconds",
             "Time for which one callback let no other run, measured a hundred times a second",
             buckets=_HOLD_BUCKETS,
-            **ours,
         )
-        self.event_loop_longest_hold = Gauge(
+        self.event_loop_longest_hold = gauge(
             "event_loop_longest_hold_seconds",
             "The longest such time of the last one to two minutes",
-            **ours,
         )
         self._tenants: set[str] = set()
 

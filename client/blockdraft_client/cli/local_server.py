@@ -33,7 +33,7 @@ class LocalServer:
         self._command = (*SERVE_COMMAND, "--listen", self.address, *arguments)
         self._directory = tempfile.TemporaryDirectory(prefix="blockdraft-")
         self._log = Path(self._directory.name) / "serve.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes]  # once it is entered
 
     def __enter__(self) -> "LocalServer":
         """Start the processes; they load in the background."""
@@ -50,7 +50,6 @@ class LocalServer:
 
     def __exit__(self, *error: object) -> None:
         """Ask the processes to stop; kill what is left."""
-        assert self._process is not None
         try:
             # The second signal tells the supervisor to stop waiting for its children.
             for patience in (STOP_SECONDS, FORCED_STOP_SECONDS):
@@ -67,7 +66,6 @@ class LocalServer:
     @property
     def process_id(self) -> int:
         """Process id of the supervisor, the parent of the others."""
-        assert self._process is not None
         return self._process.pid
 
     def wait_ready(self, timeout: float, on_progress: Callable[[str], None]) -> None:
@@ -79,7 +77,6 @@ class LocalServer:
         """
         deadline = time.monotonic() + timeout
         while not self._has_announced():
-            assert self._process is not None
             if self._process.poll() is not None:
                 raise self._failure(f"the server ended with exit code {self._process.returncode}")
             if time.monotonic() > deadline:
