@@ -8,13 +8,9 @@ from blockdraft_runtime.logs import configure_logging
 from blockdraft_runtime.settings.server import ServerSettings
 
 CONFIGURATION = Configuration("server", ServerSettings)
+add_arguments = CONFIGURATION.add_arguments
 
 logger = logging.getLogger(__name__)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft server`."""
-    CONFIGURATION.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

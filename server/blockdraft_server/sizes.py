@@ -45,12 +45,8 @@ def check_size(
 ) -> None:
     """Refuse an encoded request that is too large, without decoding it.
 
-    Args:
-        method: Name of the method.
-        data: The encoded request.
-        max_prompt_bytes: Most bytes of a prompt's text, or of its encoded token ids.
-        limits: The limits of the target; None while they are not known.
-        longest_token: Most bytes of text that a token stands for.
+    `max_prompt_bytes` are those of a prompt's text, or of its encoded token ids. `limits` are None
+    while not known. `longest_token` is the most bytes of text that a token stands for.
     """
     if len(data) <= _UNCHECKED_BYTES:
         return
@@ -70,8 +66,7 @@ def check_size(
 def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits | None) -> None:
     """Refuse an encoded request of vLLM's protocol that is too large, without decoding it.
 
-    Its prompt is field 2, a text for reference and token ids, or field 3, a text. `limits` are None
-    while not known.
+    Its prompt is field 2, a text for reference and token ids, or field 3, a text.
     """
     if len(data) <= _UNCHECKED_BYTES:
         return

@@ -45,12 +45,9 @@ class VerifierLink:
     ) -> None:
         """Open a channel to `address`; it connects when first used.
 
-        Args:
-            address: Where the verifier listens.
-            on_tried: Called when there is one untried sequence less.
-            peer_tls: Certificates between the processes, unless `UnusableFilesError`; None for
-                plaintext.
-            host: Host that the verifier's certificate must name; empty for that of the address.
+        `on_tried` is called when there is one untried sequence less. With `peer_tls` the verifier's
+        certificate must name `host`, or where that is empty the host of the address;
+        `UnusableFilesError` if the files cannot be used.
         """
         self.address = address
         self.leaving = False

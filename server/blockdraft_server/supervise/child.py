@@ -174,8 +174,7 @@ class Child:
 
     async def _health(self, seconds: float) -> int:
         """Ask for the health, and wait for so many seconds."""
-        if self.spec.health_address is None:
-            raise ValueError(f"{self.spec.name} has no health service")
+        assert self.spec.health_address is not None
         # A connection of its own: gRPC prints lines about one that ends with the process.
         async with grpc.aio.insecure_channel(
             self.spec.health_address, options=(("grpc.use_local_subchannel_pool", 1),)

@@ -42,16 +42,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONFIGURATION = Configuration("serve", ServeSettings)
+add_arguments = CONFIGURATION.add_arguments
 
 EXIT_INTERRUPTED = 130
 
 # Packages that `--learn` needs. They are looked for but never imported by the processes that serve.
 _TRAINING = ("blockdraft_training", "optax", "orbax")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `blockdraft serve`: its own, and those of its processes."""
-    CONFIGURATION.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
