@@ -3,6 +3,8 @@
 Whatever the chunking, the text is that of the whole token sequence. If several stop sequences
 occur, the one that ends first ends the text; of two that end at the same character, the longer one.
 So the decision never waits for later characters.
+
+The completions of one request become one stream of messages in `merged`.
 """
 
 import asyncio
