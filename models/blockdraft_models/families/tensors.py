@@ -45,11 +45,6 @@ class TensorName:
     transposed: bool = False  # whether files store a matrix the other way round
     cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
 
-    @property
-    def numbered(self) -> bool:
-        """Whether Hugging Face checkpoints have one tensor for each expert."""
-        return "{}" in self.hf
-
     def stored(self, *, is_gguf: bool) -> dict[str, tuple[int, ...]]:
         """Return the tensors that hold it, and their shapes."""
         leading, matrix = (self.shape[:1], self.shape[1:]) if self.of_experts else ((), self.shape)
@@ -60,7 +55,7 @@ class TensorName:
         if self.cut is not None:
             axis = self.cut.axis
             matrix = (*matrix[:axis], self.cut.size, *matrix[axis + 1 :])
-        if self.numbered:
+        if "{}" in self.hf:
             return {self.hf.format(number): matrix for number in range(self.shape[0])}
         return {self.hf: (*leading, *matrix)}
 

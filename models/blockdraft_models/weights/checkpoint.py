@@ -34,7 +34,7 @@ _ALL = slice(None)
 _MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
 # Of models for images too, whose other parts are left out.
-_PREFIXES = ("language_model.",)
+_PREFIX = "language_model."
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 _OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
@@ -131,14 +131,20 @@ class OpenCheckpoint:
 
     def check_names(self, names: Iterable[TensorName]) -> None:
         """Check that tensors are there, which families that are not known may call otherwise."""
-        wanted = {k: v for name in names for k, v in name.stored(is_gguf=self.is_gguf).items()}
-        shapes = self.weights.shapes()
-        expected = {self.prefix + name: shape for name, shape in wanted.items()}
+        expected, shapes = self.stored_shapes(names), self.weights.shapes()
         found = {name: shapes[name] for name in expected if name in shapes}
         check_tensors(self.checkpoint.path, expected, found)
 
+    def stored_shapes(self, names: Iterable[TensorName]) -> dict[str, tuple[int, ...]]:
+        """Return the tensors that hold those of a decoder, and their shapes."""
+        return {
+            self.prefix + stored: shape
+            for name in names
+            for stored, shape in name.stored(is_gguf=self.is_gguf).items()
+        }
+
     def _stored_names(self, name: TensorName) -> list[str]:
-        return [self.prefix + each for each in name.stored(is_gguf=self.is_gguf)]
+        return list(self.stored_shapes([name]))
 
 
 @contextmanager
@@ -157,17 +163,15 @@ def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenChe
             quantization = section(published, "quantization_config")
             if quantization:
                 check_quantization(quantization)
-        shards = SafetensorsWeights(path)
-        with DequantizedWeights(shards) if quantization else shards as tensors:
-            yield _identify(path, config, tensors)
+        with SafetensorsWeights(path) as shards:
+            yield _identify(path, config, DequantizedWeights(shards) if quantization else shards)
     elif path.suffix == ".gguf":
         header = read_header(path)
         with _refusals(path):
             config = config_from_gguf(header.metadata, header.tensors)
-        with GGUFWeights(header) as gguf:
-            scaling = _gguf_rope_scaling(config, header, gguf)
-            config = replace(config, rope_scaling=scaling)
-            yield _identify(path, config, gguf)
+        gguf = GGUFWeights(header)
+        config = replace(config, rope_scaling=_gguf_rope_scaling(config, header, gguf))
+        yield _identify(path, config, gguf)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
 
@@ -203,7 +207,6 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
-    is_gguf = isinstance(weights, GGUFWeights)
     shapes = weights.shapes()
     if is_known(config.family):
         names, description = list(tensor_names(config)), config.canonical_json()
@@ -212,12 +215,9 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         description = f"{config.family} {config.canonical_json()}"
         # A `config.json` leaves out what is its family's default.
         config = replace(config, tie_word_embeddings=_HEAD not in shapes)
-    prefix = next((each for each in _PREFIXES if each + _EMBEDDING in shapes), "")
-    expected = {
-        prefix + name: shape
-        for tensor in names
-        for name, shape in tensor.stored(is_gguf=is_gguf).items()
-    }
+    prefix = _PREFIX if _PREFIX + _EMBEDDING in shapes else ""
+    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
+    expected = unnamed.stored_shapes(names)
     found = {
         name: shape
         for name, shape in shapes.items()
@@ -227,7 +227,6 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
     check_tensors(path, expected, found)
     if not isinstance(weights, GGUFWeights):
         weights.check_floats(expected)
-    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
     fingerprint = remembered_fingerprint(
         weights.files(),
         description,

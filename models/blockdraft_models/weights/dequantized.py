@@ -50,7 +50,7 @@ class DequantizedWeights:
     """
 
     def __init__(self, stored: SafetensorsWeights) -> None:
-        """Read through `stored`, which is closed with this."""
+        """Read through `stored`."""
         self._stored = stored
         self._shapes = stored.shapes()
         self._scale_of = {
@@ -75,14 +75,6 @@ class DequantizedWeights:
             and self._shapes.get(scales) == shape[:3]
             and self._stored.dtype(blocks) == self._stored.dtype(scales) == "U8"
         )
-
-    def __enter__(self) -> "DequantizedWeights":
-        """Return self."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the shards."""
-        self._stored.__exit__(*exc)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor by name, in the order in which the files hold them."""
@@ -137,17 +129,13 @@ def _of_rows(scale: Any, shape: tuple[int, ...], rows: slice, what: str) -> Any:
         return scale.reshape(())
     if scale.shape in ((shape[0],), (shape[0], 1)):
         return scale.reshape(-1, 1)[rows]
-    if scale.ndim != 2 or len(shape) != 2:
-        raise CheckpointError(f"{what} is {scale.shape}, the weight {shape}")
     # Blocks are the same everywhere but at the ends: of 128, or the next power of two.
     sides = [
         1 << (-(-size // count) - 1).bit_length()
-        for size, count in zip(shape, scale.shape, strict=True)
+        for size, count in zip(shape, scale.shape, strict=False)
     ]
-    if any(
-        -(-size // side) != count
-        for size, side, count in zip(shape, sides, scale.shape, strict=True)
-    ):
+    counts = tuple(-(-size // side) for size, side in zip(shape, sides, strict=False))
+    if not (len(shape) == scale.ndim == 2 and scale.shape == counts):
         raise CheckpointError(f"{what} is {scale.shape}, the weight {shape}")
     of_row = np.arange(rows.start, rows.stop) // sides[0]
     return scale[of_row][:, np.arange(shape[1]) // sides[1]]

@@ -32,14 +32,6 @@ class GGUFWeights:
         # A plain view: slicing np.memmap objects costs as much as dequantizing.
         self._data = np.memmap(header.path, dtype=np.uint8, mode="r").view(np.ndarray)
 
-    def __enter__(self) -> "GGUFWeights":
-        """Return self."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Drop the mapping."""
-        del self._data
-
     def files(self) -> list[Path]:
         """Return the file, alone."""
         return [self._header.path]
