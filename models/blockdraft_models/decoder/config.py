@@ -118,12 +118,11 @@ class DecoderConfig:
 
         What is as in Llama is left out: fields that were added must not change fingerprints.
         """
-        defaults = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        values = asdict(self)
         told = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in _NOT_ARCHITECTURE
-            and (name not in defaults or getattr(self, name) != defaults[name])
+            each.name: values[each.name]
+            for each in fields(self)
+            if each.name not in _NOT_ARCHITECTURE and values[each.name] != each.default
         }
         return json.dumps(told, sort_keys=True, separators=(",", ":"))
 

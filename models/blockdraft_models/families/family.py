@@ -83,7 +83,7 @@ def rope(config: Published, parameters: Published | None = None) -> tuple[float,
     transformers 5 moved both into `rope_parameters`; older files have them side by side.
     """
     if parameters is None:
-        parameters = section(config, "rope_parameters") or section(config, "rope_scaling")
+        parameters = _rope_parameters(config)
     theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     read = _SCALINGS.get(kind)
@@ -96,8 +96,8 @@ def rope(config: Published, parameters: Published | None = None) -> tuple[float,
 
 def rotary_dim(config: Published, head_dim: int) -> int | None:
     """Return how many elements of a head are rotated; None for all."""
-    parameters = section(config, "rope_parameters") or section(config, "rope_scaling")
-    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    name = "partial_rotary_factor"
+    share = _rope_parameters(config).get(name, config.get(name, 1))
     return None if share == 1 else int(head_dim * share)
 
 
@@ -136,9 +136,12 @@ def _longrope(config: Published, parameters: Published) -> AnyRopeScaling:
 
 def original_context(config: Published) -> int:
     """Return for how many tokens a model with LongRoPE was made at first."""
-    parameters = section(config, "rope_parameters") or section(config, "rope_scaling")
-    where = parameters if "original_max_position_embeddings" in parameters else config
-    return count(where, "original_max_position_embeddings")
+    name, parameters = "original_max_position_embeddings", _rope_parameters(config)
+    return count(parameters if name in parameters else config, name)
+
+
+def _rope_parameters(config: Published) -> Published:
+    return section(config, "rope_parameters") or section(config, "rope_scaling")
 
 
 _SCALINGS: dict[str, Callable[[Published, Published], AnyRopeScaling | None]] = {

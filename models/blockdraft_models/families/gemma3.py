@@ -24,10 +24,8 @@ def _fields(config: Published) -> dict[str, Any]:
     head_dim = count(config, "head_dim", 256)
     if "layer_types" not in config:
         # Every so many layers, one sees everything.
-        every, layers = (
-            count(config, "sliding_window_pattern", 6),
-            count(config, "num_hidden_layers"),
-        )
+        every = count(config, "sliding_window_pattern", 6)
+        layers = count(config, "num_hidden_layers")
         kinds = ["full" if layer % every == every - 1 else "sliding" for layer in range(layers)]
         config = {**config, "layer_types": [f"{kind}_attention" for kind in kinds]}
     parameters = section(config, "rope_parameters")

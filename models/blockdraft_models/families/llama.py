@@ -24,9 +24,8 @@ def _llama(config: Published) -> dict[str, Any]:
 
 def _mistral(config: Published) -> dict[str, Any]:
     only_silu(config)
-    default = "sliding_attention" if config.get("sliding_window") else "full_attention"
     return {
-        "windows": windows(config, default),
+        "windows": windows(config, "sliding_attention"),
         "max_position_embeddings": count(config, "max_position_embeddings", 4096 * 32),
     }
 

@@ -27,13 +27,12 @@ def _fields(config: Published) -> dict[str, Any]:
     if isinstance(scaling, LongRopeScaling):
         # Beyond it, keys would have to be rotated anew by the long factors.
         longest = original_context(config)
-    default = "sliding_attention" if config.get("sliding_window") else "full_attention"
     return {
         "rope_theta": theta,
         "rope_scaling": scaling,
         "rotary_dim": rotary_dim(config, head_dim),
         "max_position_embeddings": longest,
-        "windows": windows({**config, "max_position_embeddings": longest}, default),
+        "windows": windows({**config, "max_position_embeddings": longest}, "sliding_attention"),
     }
 
 
@@ -53,10 +52,8 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield names("attention.output.weight", *stored, (hidden, q_width))
     yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
     for place, name in enumerate(("gate", "up")):
-        stored, part = (
-            ("mlp.gate_up_proj.weight", "ffn_up.weight"),
-            Cut(0, place * inner, inner, 2 * inner),
-        )
+        stored = "mlp.gate_up_proj.weight", "ffn_up.weight"
+        part = Cut(0, place * inner, inner, 2 * inner)
         yield names(f"mlp.{name}.weight", *stored, (inner, hidden), cut=part)
     yield names("mlp.down.weight", "mlp.down_proj.weight", "ffn_down.weight", (hidden, inner))
 
