@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.layer import activated, linear_part, parameter
+from blockdraft_models.decoder.layer import activated, linear_part, parameter, random_weights
 from blockdraft_models.decoder.products import project, row_sums
 from blockdraft_models.decoder.sharding import EMBED, EXPERTS, MODEL_AXIS, Axes
 
@@ -37,11 +37,7 @@ class ExpertMaps(nnx.Module):
         rngs: nnx.Rngs | None,
     ) -> None:
         """Initialize random maps from `sizes[0]` to `sizes[1]` elements."""
-        shape = (experts, *sizes)
-        weight = jnp.zeros(shape, dtype)
-        if rngs is not None:
-            drawn = jax.random.normal(rngs.params(), shape, jnp.float32) * sizes[0] ** -0.5
-            weight = drawn.astype(dtype)
+        weight = random_weights(rngs, (experts, *sizes), sizes[0] ** -0.5, dtype)
         self.weight = parameter(weight, axes)
         zeros = jnp.zeros((experts, sizes[1]), dtype)
         self.bias = parameter(zeros, (axes[0], axes[2])) if bias else None
@@ -61,9 +57,7 @@ class Experts(nnx.Module):
         self.config = config
         hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
         make = partial(ExpertMaps, count, bias=config.mlp_bias, dtype=dtype, rngs=rngs)
-        router = jnp.zeros((count, hidden), dtype)
-        if rngs is not None:
-            router = (jax.random.normal(rngs.params(), router.shape) * hidden**-0.5).astype(dtype)
+        router = random_weights(rngs, (count, hidden), hidden**-0.5, dtype)
         self.router = parameter(router, (None, EMBED))
         self.router_bias = parameter(jnp.zeros(count, dtype), (None,)) if config.mlp_bias else None
         self.gate = make((hidden, inner), (EXPERTS, EMBED, None))

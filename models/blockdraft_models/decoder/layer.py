@@ -27,8 +27,8 @@ def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
 
 
 def random_weights(
-    rngs: nnx.Rngs | None, shape: tuple[int, int], stddev: float, dtype: DTypeLike
-) -> Float[Array, "rows columns"]:
+    rngs: nnx.Rngs | None, shape: tuple[int, ...], stddev: float, dtype: DTypeLike
+) -> Float[Array, "..."]:
     """Draw normal weights, in float32 first so that every dtype gets the same ones."""
     if rngs is None:
         return jnp.zeros(shape, dtype)
