@@ -114,9 +114,8 @@ class TargetPrograms:
         devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
         position_bytes = layout.page_bytes // layout.page_size
         attention = _attention(
-            layers=config.num_layers,
+            config,
             heads=config.num_heads // devices,
-            head_dim=config.head_dim,
             queries=bucket.tokens,
             context_tokens=context_tokens,
             context_bytes=bucket.rows * context_tokens * position_bytes,
@@ -241,9 +240,8 @@ def draft_programs(
             partial(drafter.lower, "draft", blocks),
             traced_layers=layers.num_layers * passes,
             by_hand=_attention(
-                layers=layers.num_layers,
+                layers,
                 heads=heads,
-                head_dim=layers.head_dim,
                 queries=blocks * queries,
                 context_tokens=context_tokens,
                 context_bytes=passes * blocks * context_tokens * position_bytes,
@@ -252,14 +250,8 @@ def draft_programs(
 
 
 def _attention(
-    *,
-    layers: int,
-    heads: int,
-    head_dim: int,
-    queries: int,
-    context_tokens: int,
-    context_bytes: int,
+    config: DecoderConfig, *, heads: int, queries: int, context_tokens: int, context_bytes: int
 ) -> Counts:
     """Return scores and mixture, 4 operations for each pair and dimension, and keys and values."""
-    flops = 4.0 * layers * heads * head_dim * queries * context_tokens
+    flops = 4.0 * config.num_layers * heads * config.head_dim * queries * context_tokens
     return Counts(flops, float(context_bytes), 0.0)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -40,13 +40,7 @@ class Memory:
     @property
     def consumers(self) -> Mapping[str, int]:
         """What takes memory, and how much."""
-        return {
-            "weights": self.weights,
-            "kv_cache": self.kv_cache,
-            "temporaries": self.temporaries,
-            "results": self.results,
-            "code": self.code,
-        }
+        return {name: size for name, size in asdict(self).items() if name != "usable"}
 
     @property
     def left(self) -> int:
