@@ -1,6 +1,5 @@
 """The decoder against an independent float64 implementation."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -46,7 +45,7 @@ def test_logits_and_features_equal_the_reference(architecture: str) -> None:
             assert relative_error(captured[row], expected) < 1e-4
 
 
-@pytest.mark.parametrize("capture", [(), (2, 0), (1,), (0, 1, 1)])
+@pytest.mark.parametrize("capture", [(), (2, 0, 0)])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_scanned_layers_equal_unrolled_ones(kind: Kind, capture: tuple[int, ...]) -> None:
     decoder = random_decoder(tiny_config(kind))
@@ -60,23 +59,6 @@ def test_scanned_layers_equal_unrolled_ones(kind: Kind, capture: tuple[int, ...]
     np.testing.assert_allclose(scanned.captured, unrolled.captured, rtol=1e-5, atol=1e-5)
     # Nobody holds the weights twice.
     assert layer.attention.query.weight.get_raw_value().is_deleted()
-
-
-def test_llama3_scaling_changes_the_result() -> None:
-    config = tiny_config(head_dim=16, rope_scaling=LLAMA3_SCALING)
-    scaled = random_decoder(config)
-    unscaled = random_decoder(replace(config, rope_scaling=None))
-    token_ids = np.arange(80).reshape(2, 40)
-    assert relative_error(run_dense(scaled, token_ids)[0], run_dense(unscaled, token_ids)[0]) > 1e-3
-
-
-def test_padding_at_the_end_does_not_reach_real_tokens() -> None:
-    decoder = random_decoder(tiny_config("qwen3"))
-    tokens = np.arange(12)[None]
-    padded = np.concatenate([tokens, np.full((1, 4), 7)], axis=1)
-    np.testing.assert_allclose(
-        run_dense(decoder, padded)[0][:, :12], run_dense(decoder, tokens)[0], atol=1e-5
-    )
 
 
 def test_caches_pass_through_attend_layer_by_layer() -> None:

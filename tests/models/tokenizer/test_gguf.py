@@ -22,6 +22,21 @@ METADATA: dict[str, Any] = {
 }
 
 
+END = TOKENS.index("<|end|>")
+
+
+def tokenizer_writer(path: Path, pre: str) -> GGUFWriter:
+    """Begin a file with this vocabulary, which ends with `<|end|>`."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(TOKENS)
+    writer.add_token_merges(MERGES)
+    writer.add_token_types(METADATA["tokenizer.ggml.token_type"])
+    writer.add_eos_token_id(END)
+    return writer
+
+
 @pytest.mark.parametrize(
     ("pre", "text", "tokens"),
     [
@@ -69,23 +84,16 @@ def test_bad_vocabularies_are_refused(change: dict[str, Any], message: str) -> N
 
 
 def test_a_gguf_tokenizer_loads_with_template_and_stop_tokens(tmp_path: Path) -> None:
-    writer = GGUFWriter(tmp_path / "a.gguf", "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(TOKENS)
-    writer.add_token_merges(MERGES)
-    writer.add_token_types(METADATA["tokenizer.ggml.token_type"])
-    writer.add_eos_token_id(TOKENS.index("<|end|>"))
+    writer = tokenizer_writer(tmp_path / "a.gguf", "smollm")
     writer.add_eot_token_id(5)
     writer.add_chat_template("{{ messages[0].content }}{{ eos_token }}")
     close_gguf(writer)
 
     tokenizer = load_tokenizer(tmp_path / "a.gguf")
-    end = TOKENS.index("<|end|>")
     assert tokenizer.bos_token_id is None
-    assert tokenizer.eos_token_ids == (end, 5)
-    assert tokenizer.special_token_ids == {end}
+    assert tokenizer.eos_token_ids == (END, 5)
+    assert tokenizer.special_token_ids == {END}
     ids = tokenizer.encode_chat([{"role": "user", "content": "<|end|>"}])
-    assert ids[-1] == end
-    assert end not in ids[:-1]
+    assert ids[-1] == END
+    assert END not in ids[:-1]
     assert tokenizer.token_bytes(TOKENS.index("<think>")) == b"<think>"

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFWriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.models.builders import close_gguf
-from tests.models.tokenizer.test_gguf import METADATA, TOKENS
+from tests.models.tokenizer.test_gguf import END, tokenizer_writer
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.tokenizer.published import published_files
@@ -19,15 +18,8 @@ TEMPLATE = "{{ messages[0]['content'] }}<|end|>"
 
 
 def gguf(path: Path, pre: str, *, adds_bos: bool = False) -> Path:
-    writer = GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types(METADATA["tokenizer.ggml.token_type"])
-    writer.add_token_merges(METADATA["tokenizer.ggml.merges"])
-    end = TOKENS.index("<|end|>")
-    writer.add_bos_token_id(end)
-    writer.add_eos_token_id(end)
+    writer = tokenizer_writer(path, pre)
+    writer.add_bos_token_id(END)
     writer.add_add_bos_token(adds_bos)
     writer.add_chat_template(TEMPLATE)
     writer.add_context_length(512)
@@ -54,15 +46,14 @@ def test_it_begins_with_bos_where_the_model_does(tmp_path: Path) -> None:
     path = gguf(tmp_path / "a.gguf", "smollm", adds_bos=True)
     theirs = Backend.from_str(published_files(path)["tokenizer.json"].decode())
     assert theirs.encode("123").ids == load_tokenizer(path).encode("123")
-    assert theirs.encode("123").ids[0] == TOKENS.index("<|end|>")
+    assert theirs.encode("123").ids[0] == END
 
 
 def test_what_is_said_beside_the_vocabulary(tmp_path: Path) -> None:
     published = published_files(gguf(tmp_path / "a.gguf", "smollm"))
-    end = TOKENS.index("<|end|>")
     config = json.loads(published["config.json"])
     assert config["architectures"] == ["LlamaForCausalLM"]
-    assert (config["eos_token_id"], config["max_position_embeddings"]) == ([end], 512)
+    assert (config["eos_token_id"], config["max_position_embeddings"]) == ([END], 512)
     told = json.loads(published["tokenizer_config.json"])
     assert (told["chat_template"], told["eos_token"]) == (TEMPLATE, "<|end|>")
 

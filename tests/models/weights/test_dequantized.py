@@ -75,44 +75,30 @@ def test_numbers_are_what_they_stand_for(tmp_path: Path, method: dict[str, Any],
 
 
 def test_mxfp4_experts_are_those_of_their_blocks(tmp_path: Path) -> None:
-    source = GOLDEN / "gpt-oss"
-    tensors = load_file(source / "model.safetensors")
+    source, inner = GOLDEN / "gpt-oss", 64  # wide enough for whole blocks
     rng = np.random.default_rng(0)
     expected: dict[str, np.ndarray] = {}
-    stored = {}
+    stored: dict[str, np.ndarray] = {}
     values = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
-    for name, weight in tensors.items():
-        if not name.endswith(("gate_up_proj", "down_proj")) or weight.ndim != 3:
-            stored[name] = expected[name] = weight
+    for name, weight in load_file(source / "model.safetensors").items():
+        if name.endswith("gate_up_proj_bias"):
+            weight = np.resize(weight, (len(weight), 2 * inner))
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = weight
             continue
-        experts, ins, outs = weight.shape
-        if ins % 32:
-            ins = 64
-        blocks = rng.integers(0, 256, (experts, outs, ins // 32, 16), np.uint8)
-        scales = rng.integers(118, 124, (experts, outs, ins // 32), np.uint8)
+        ins, outs = (32, 2 * inner) if name.endswith("gate_up_proj") else (inner, 32)
+        blocks = rng.integers(0, 256, (len(weight), outs, ins // 32, 16), np.uint8)
+        scales = rng.integers(118, 124, blocks.shape[:3], np.uint8)
         stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
-        dense = np.zeros((experts, ins, outs), np.float32)
+        dense = expected[name] = np.zeros((len(weight), ins, outs), np.float32)
         for (e, o, g, b), byte in np.ndenumerate(blocks):
             for half, code in enumerate((byte & 15, byte >> 4)):
                 place = g * 32 + 2 * b + half
                 dense[e, place, o] = values[code] * 2.0 ** (int(scales[e, o, g]) - 127)
-        expected[name] = dense
     config = json.loads((source / "config.json").read_text())
-    config["intermediate_size"] = 64
-    inner = 64
-    for name in list(stored):
-        # Wide enough for whole blocks: 64 instead of 48.
-        if "gate_up_proj" in name:
-            stored[name] = np.concatenate([stored[name]] * 2, axis=1)[:, : 2 * inner]
-    for name in list(expected):
-        if name.endswith("gate_up_proj"):
-            expected[name] = np.concatenate([expected[name]] * 2, axis=2)[..., : 2 * inner]
-        if name.endswith("gate_up_proj_bias"):
-            expected[name] = stored[name]
-    config["quantization_config"] = {"quant_method": "mxfp4"}
+    config |= {"intermediate_size": inner, "quantization_config": {"quant_method": "mxfp4"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    whole = {name: np.ascontiguousarray(tensor) for name, tensor in stored.items()}
-    save_file(whole, tmp_path / "model.safetensors")
+    save_file(stored, tmp_path / "model.safetensors")
     decoder, _ = load_decoder(tmp_path, dtype=jnp.float32)
     for number, layer in enumerate(decoder.layers):
         stem = f"model.layers.{number}.mlp.experts"

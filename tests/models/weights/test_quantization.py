@@ -113,8 +113,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> N
             load_decoder(path, dtype=jnp.float32, weights="int8")
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize(("kind", "scanned"), [("llama", False), ("qwen3", True)])
 def test_logits_are_those_of_the_dequantized_weights(
     kind: Kind, tmp_path: Path, *, scanned: bool
 ) -> None:
