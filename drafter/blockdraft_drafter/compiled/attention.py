@@ -144,11 +144,13 @@ def attend(
     if sharding is None:
         return attend_locally(q, own, context.layer, context.slots, context.lengths)
     whole = PartitionSpec()
+    queries = PartitionSpec(None, None, sharding.query_axis, None)
+    keys = PartitionSpec(None, None, sharding.kv_axis, None)
     on_mesh = jax.shard_map(
         attend_locally,
         mesh=sharding.mesh,
-        in_specs=(sharding.queries, sharding.own, sharding.cache, whole, whole),
-        out_specs=sharding.queries,
+        in_specs=(queries, keys, sharding.cache, whole, whole),
+        out_specs=queries,
         # A kernel does not say on which axes its result varies.
         check_vma=False,
     )

@@ -71,16 +71,6 @@ class HeadSharding:
         return bool(self.mesh.devices.flat[0].platform == "tpu")
 
     @property
-    def queries(self) -> PartitionSpec:
-        """Of [blocks, queries, heads, head_dim]."""
-        return PartitionSpec(None, None, self.query_axis, None)
-
-    @property
-    def own(self) -> PartitionSpec:
-        """Of a block's own keys and values, [blocks, keys, kv_heads, head_dim]."""
-        return PartitionSpec(None, None, self.kv_axis, None)
-
-    @property
     def cache(self) -> PartitionSpec:
         """Of keys and values in the draft KV cache, [slots, kv_heads, capacity, head_dim]."""
         return PartitionSpec(None, self.kv_axis, None, None)

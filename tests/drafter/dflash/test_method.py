@@ -43,7 +43,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "from_anchor_markov": {"sample_from_anchor": True, "markov_rank": 5},
     "convolutions": {"conv_group_size": 8},
     "from_anchor_convolutions": {"conv_group_size": 4, "sample_from_anchor": True},
-    "selector": {"selector_rank": 5, "selector_top_k": 6},
     "dflash2": {"block_size": 6, **DFLASH2},
     "from_anchor_causal_sliding": {
         "sample_from_anchor": True,
@@ -141,11 +140,9 @@ def split(rows: int, rng: np.random.Generator, most: int) -> list[int]:
 )
 def test_logits_equal_the_reference(architecture: str) -> None:
     length = 200
-    drafter, target = random_drafter(drafter_config(**VARIANTS[architecture])), target_parts()
-    model, config = drafter.model, drafter.model.config
-    features = np.random.default_rng(length).standard_normal((length, config.feature_width))
-    features = features.astype(np.float32)
-    programs = make_method(drafter, target)._programs
+    setup, target = make_setup(architecture), target_parts()
+    model, programs = setup.drafter.model, setup.method._programs
+    features = features_of(setup, length, seed=length)
     positions = jnp.arange(length, dtype=jnp.int32)
     new = PackedFeatures(jnp.asarray(features), jnp.ones(length, jnp.int32), positions, positions)
     weights = DraftWeights(nnx.state(model), target, None)
@@ -155,8 +152,8 @@ def test_logits_equal_the_reference(architecture: str) -> None:
         jnp.asarray, pack_blocks([row], 1, RecycledOfSlots(2, VOCAB, None).of([row], 1))
     )
     hidden = jax.jit(lambda cache, blocks: denoise(model, target, cache, blocks))(cache, blocks)
-    logits = np.asarray(target.logits(hidden[config.first_drafting_input :]))
-    expected = Setup(drafter, make_method(drafter, target), True, []).expected(features, 7)[1]
+    logits = np.asarray(target.logits(hidden[model.config.first_drafting_input :]))
+    expected = setup.expected(features, 7)[1]
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
@@ -166,9 +163,7 @@ def test_logits_equal_the_reference(architecture: str) -> None:
         ("published", True),
         ("published", False),
         ("sliding", True),
-        ("from_anchor", True),
         ("from_anchor_markov", False),
-        ("selector", True),
         ("dflash2", False),
     ],
 )
@@ -191,8 +186,7 @@ def test_drafts_equal_the_reference_at_every_length(
 
 
 @pytest.mark.parametrize(
-    "architecture",
-    ["published", "block_of_6", "from_anchor", "from_anchor_markov", "selector", "dflash2"],
+    "architecture", ["published", "from_anchor", "from_anchor_markov", "dflash2"]
 )
 def test_sampled_drafts_equal_the_reference(
     setups: Callable[..., Setup], architecture: str
@@ -214,7 +208,7 @@ def test_sampled_drafts_equal_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "seed"), [*(("published", seed) for seed in range(4)), ("dflash2", 0)]
+    ("architecture", "seed"), [("published", 0), ("published", 1), ("dflash2", 0)]
 )
 def test_arrival_order_batch_and_slot_do_not_matter(
     setups: Callable[..., Setup], architecture: str, seed: int
