@@ -42,10 +42,7 @@ class StepFeatures:
     """The features of a step, divided among its sequences."""
 
     def __init__(
-        self,
-        request: drafter_pb2.DraftRequest,
-        spec: MethodSpec,
-        shared: mmap.mmap | None = None,
+        self, request: drafter_pb2.DraftRequest, spec: MethodSpec, shared: mmap.mmap | None
     ) -> None:
         """Read the features of `request`, which may be in `shared` memory until it is answered."""
         counts = [sequence.feature_rows for sequence in request.sequences]

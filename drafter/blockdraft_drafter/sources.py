@@ -51,7 +51,7 @@ def method_of(config: DraftConfig) -> AnyMethod:
 
 
 def find_checkpoint(
-    spec: str, target: Checkpoint, *, target_spec: str = "", learns: bool = False
+    spec: str, target: Checkpoint, *, target_spec: str, learns: bool = False
 ) -> Path | None:
     """Return where the drafter that `spec` names is stored, downloading it if needed.
 

@@ -169,9 +169,8 @@ class DFlashConfig(DraftConfig):
         named = str([config.get("architectures"), nested.get("projector_type")]).lower()
         shifted = bool(anywhere.get("sample_from_anchor", _DSPARK in named))
         # Some spell the full vocabulary out.
-        draft_vocab = anywhere.get("draft_vocab_size")
-        if draft_vocab == config.get("vocab_size"):
-            draft_vocab = None
+        size = anywhere.get("draft_vocab_size")
+        draft_vocab = None if size in (None, decoder.vocab_size) else int(size)
         markov_rank = anywhere.get("markov_rank") or 0
         markov_head = anywhere.get("markov_head_type", _MARKOV_HEAD_TYPE)
         if markov_rank and markov_head != _MARKOV_HEAD_TYPE:
@@ -197,7 +196,7 @@ class DFlashConfig(DraftConfig):
                 config.get("is_causal", nested.get("causal", nested.get("is_causal", False)))
             ),
             sample_from_anchor=shifted,
-            draft_vocab_size=None if draft_vocab is None else int(draft_vocab),
+            draft_vocab_size=draft_vocab,
             markov_rank=int(markov_rank),
             **dflash2,
             target_fingerprint=ours.get("target_fingerprint"),

@@ -153,11 +153,9 @@ _SCALINGS: dict[str, Callable[[Published, Published], AnyRopeScaling | None]] = 
 }
 
 
-def read_config(
-    family: Family, config: Published, generation_config: Published | None = None
-) -> DecoderConfig:
+def read_config(family: Family, config: Published, generation: Published) -> DecoderConfig:
     """Read a `config.json` of a family; stop tokens of a `generation_config.json` win."""
-    common = published_sizes(family.model_type, config, generation_config)
+    common = published_sizes(family.model_type, config, generation)
     refuse(config, "mlp_bias")
     own = family.fields(config)
     head_dim = common["head_dim"]
@@ -168,12 +166,10 @@ def read_config(
     return DecoderConfig(**{**common, **own})
 
 
-def published_sizes(
-    model_type: str, config: Published, generation_config: Published | None = None
-) -> dict[str, Any]:
+def published_sizes(model_type: str, config: Published, generation: Published) -> dict[str, Any]:
     """Read what all families call alike, as fields of `DecoderConfig`."""
     hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    eos = (generation_config or {}).get("eos_token_id", config.get("eos_token_id"))
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
     head_dim = count(config, "head_dim", hidden // max(heads, 1))
     return {
         "name": str(config.get("_name_or_path") or model_type),

@@ -38,16 +38,16 @@ def config_from_hf(
     Of a model for images too, its text model is read. Defaults are those of transformers. With
     `any_family`, what a family that is not known computes is left open: only sizes are right.
     """
-    text = section(config, "text_config")
+    generation, text = generation_config or {}, section(config, "text_config")
     if config.get("model_type") == "gemma3" and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
         config = {**{name: config[name] for name in shared if name in config}, **text}
     model_type = config.get("model_type")
     if any_family and not is_known(model_type):
-        sizes = published_sizes(str(model_type), config, generation_config)
+        sizes = published_sizes(str(model_type), config, generation)
         # A drafter made for it rotates so; how the target does, its module knows.
         return DecoderConfig(**sizes, rope_theta=10000.0, rope_scaling=None)
-    return read_config(family_of_model_type(model_type), config, generation_config)
+    return read_config(family_of_model_type(model_type), config, generation)
 
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
@@ -72,13 +72,11 @@ def rope_scaling_to_hf(config: DecoderConfig) -> dict[str, Any] | None:
     return {"rope_type": "llama3", **asdict(config.rope_scaling)}
 
 
-def config_from_gguf(
-    metadata: Mapping[str, Any], tensor_names: Collection[str] = ()
-) -> DecoderConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> DecoderConfig:
     """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
 
     Key names are those of the GGUF specification (ggml `docs/gguf.md`). There are none for tied
-    embeddings and biases: they show in which tensors exist. Without names, tied and bias-free.
+    embeddings and biases: they show in which tensors exist.
     """
     architecture = metadata.get("general.architecture")
     family = family_of_gguf(architecture)

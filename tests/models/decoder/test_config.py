@@ -281,7 +281,7 @@ def test_gguf_metadata_is_read() -> None:
 )
 def test_unsupported_gguf_metadata_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        config_from_gguf({**GGUF, **change})
+        config_from_gguf({**GGUF, **change}, [])
 
 
 def test_canonical_json_describes_the_function_only() -> None:
