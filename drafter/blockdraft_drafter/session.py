@@ -13,13 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import (
-    NOTHING_RECYCLED,
-    DraftCacheLostError,
-    DraftMethod,
-    DraftRow,
-    Recycled,
-)
+from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, DraftRow, Recycled
 from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_protos.v1 import drafter_pb2
@@ -32,8 +26,6 @@ class SlotPool:
 
     def __init__(self, size: int) -> None:
         """Make `size` free slots."""
-        if size < 1:
-            raise ValueError(f"a slot pool needs at least 1 slot, got {size}")
         self.size = size
         # Rises whenever the cache's contents were lost: a sequence's part is only good in the
         # generation in which it was begun. Owners keep their slots until they release them.
@@ -207,6 +199,7 @@ class Session:
                     message=str(error),
                 )
                 continue
+            chosen = sequence.recycled
             row = DraftRow(
                 slot=cache.slot,
                 context_length=length,
@@ -216,7 +209,7 @@ class Session:
                 token_ids=tuple(sequence.token_ids),
                 sampling=_sampling(sequence),
                 least_chance=sequence.least_chance,
-                recycled=_recycled(sequence),
+                recycled=Recycled(chosen.positions, chosen.after_token_ids, chosen.token_ids),
             )
             accepted.append((sequence, cache, row))
         return accepted
@@ -232,13 +225,6 @@ class Session:
         cache = _DraftCache(slot, 0, sequence.request_id)
         self._caches[sequence.sequence_id] = cache
         return cache
-
-
-def _recycled(sequence: drafter_pb2.SequenceDraft) -> Recycled:
-    if not sequence.HasField("recycled"):
-        return NOTHING_RECYCLED
-    sent = sequence.recycled
-    return Recycled(sent.positions, sent.after_token_ids, sent.token_ids)
 
 
 def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:

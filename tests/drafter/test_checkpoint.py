@@ -1,5 +1,6 @@
 """Drafters on disk: round trips, what is published, and what is refused at once and by name."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.drafter.builders import (
     write_drafter,
 )
 from tests.drafter.dflash.test_config import QWEN3_4B
-from tests.models.hostile import entry, refused, write_raw
+from tests.models.hostile import refused
 
 from blockdraft_drafter.checkpoint import load_drafter, published_arrays
 from blockdraft_drafter.compiled.definition import Drafter, MethodDefinition
@@ -41,6 +42,7 @@ PUBLIC: dict[str, Any] = {
 }
 
 
+@functools.cache
 def made(kind: str) -> Drafter[Any]:
     """A drafter with a vocabulary of its own, and a Markov head if there is such a thing."""
     if kind == "eagle3":
@@ -279,13 +281,6 @@ def test_files_that_lie(kind: str, tmp_path: Path) -> None:
     file = path / WEIGHTS
     file.write_bytes(file.read_bytes()[:100])
     with refused("cannot read", file):
-        load(kind, path)
-    write_raw(file, {"fc.weight": entry([10**6, 10**6], 0, 4 * 10**12)})
-    with refused("not fully covered", file):
-        load(kind, path)
-    file.rename(tmp_path / "elsewhere.safetensors")
-    file.symlink_to(tmp_path / "elsewhere.safetensors")
-    with refused("leads out of its directory", file):
         load(kind, path)
     file.unlink()
     (path / "pytorch_model.bin").write_bytes(b"\x80\x04.")

@@ -273,19 +273,6 @@ async def test_ended_and_cancelled_streams_free_their_slots(
         await all_free(registry)
 
 
-async def test_two_streams_share_the_slots(stub: Any) -> None:
-    first, second = stub.Draft(), stub.Draft()
-    await first.write(draft_request(1, [sequence_draft(1, 0, features(2))]))
-    await first.read()
-    # The same id on another stream is another sequence.
-    pair = [sequence_draft(1, 0, features(3)), sequence_draft(2, 0, features(3))]
-    await second.write(draft_request(1, pair))
-    response = await second.read()
-    assert [draft.context_length for draft in response.drafts] == [3]
-    (error,) = response.sequence_errors
-    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
-
-
 async def test_metrics_count_what_happened(stub: Any, registry: CollectorRegistry) -> None:
     def values() -> dict[tuple[str, ...], float]:
         samples = [sample for metric in registry.collect() for sample in metric.samples]

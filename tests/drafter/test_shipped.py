@@ -1,9 +1,7 @@
 """The drafters that ship: their target is the default one, and they are good as served."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +12,11 @@ from tests.drafter.builders import measure_nothing
 from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_method
-from blockdraft_drafter.compiled.definition import MethodDefinition
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH
-from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_drafter.learning.start import begin_learning
 from blockdraft_drafter.method import DraftRow
-from blockdraft_drafter.sources import (
-    SHIPPED,
-    NoDrafterError,
-    find_checkpoint,
-    published_method,
-    shipped_for,
-)
+from blockdraft_drafter.sources import SHIPPED, published_method
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
@@ -107,28 +97,9 @@ def test_they_draft_what_their_target_says(
 
 
 @pytest.mark.smollm2
-@pytest.mark.parametrize(("learns", "method"), [(False, EAGLE3), (True, DFLASH)])
-def test_what_is_to_learn_can_learn(
-    target: tuple[Decoder, Checkpoint], learns: bool, method: MethodDefinition[Any]
-) -> None:
-    _, checkpoint = target
-    found = find_checkpoint("auto", checkpoint, learns=learns)
-    assert found == shipped_for(method, checkpoint) is not None
-
-
-@pytest.mark.smollm2
 def test_a_drafter_that_learns_begins_with_one_that_can(
     target: tuple[Decoder, Checkpoint], tmp_path: Path
 ) -> None:
     learning = LearningSettings(enabled=True, directory=tmp_path)
     settings = DrafterSettings(target=TARGET, learning=learning)
     assert begin_learning(settings, target[1], jnp.float32).drafter.definition is DFLASH
-
-
-@pytest.mark.smollm2
-def test_where_none_ships_no_name_finds_one(target: tuple[Decoder, Checkpoint]) -> None:
-    other = replace(target[1], fingerprint="0" * 16)
-    for name in ("auto", "dflash", "eagle3"):
-        for learns in (False, True):
-            with pytest.raises(NoDrafterError):
-                find_checkpoint(name, other, learns=learns)
