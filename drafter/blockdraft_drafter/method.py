@@ -68,11 +68,8 @@ class DraftRow:
     recycled: Recycled = NOTHING_RECYCLED  # since the last draft
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The drafted tokens of one row, each after the one before."""
-
-    token_ids: tuple[int, ...] = ()
+Draft = tuple[int, ...]
+"""The drafted tokens of one row, each after the one before."""
 
 
 @runtime_checkable

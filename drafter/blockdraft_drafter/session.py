@@ -135,10 +135,10 @@ class Session:
             response.drafts.add(
                 sequence_id=sequence.sequence_id,
                 context_length=cache.length,
-                token_ids=draft.token_ids,
+                token_ids=draft,
             )
             if self._learner is not None:
-                self._learner.stepped(sequence, row.features, draft.token_ids)
+                self._learner.stepped(sequence, row.features, draft)
         if self._learner is not None:
             self._learner.sign(response)
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))

@@ -59,5 +59,5 @@ class FakeMethod:
             self._slots[row.slot, row.context_length : length] = row.features
             context = self._slots[row.slot, :length]
             tokens = digest(context, row.anchor_token_id, row.draft_length)
-            drafts.append(Draft(tokens))
+            drafts.append(tokens)
         return drafts

@@ -89,7 +89,7 @@ def test_they_draft_what_their_target_says(
         new = features[known:anchor]
         ids = tuple(tokens[known:anchor].tolist())
         [draft] = loaded.method.step([DraftRow(0, known, new, int(tokens[anchor]), drafted, ids)])
-        right = np.array(draft.token_ids) == tokens[anchor + 1 : anchor + 1 + drafted]
+        right = np.array(draft) == tokens[anchor + 1 : anchor + 1 + drafted]
         known, anchor = anchor, anchor + 1 + int(np.cumprod(right).sum())
         gained.append(anchor - known)
     # An untrained drafter gains 1.0; one read wrongly, hardly more.

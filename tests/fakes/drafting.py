@@ -80,7 +80,7 @@ class ScriptedMethod:
             if row.draft_length:
                 self.drafted_from.append(DraftedFrom(context, row.anchor_token_id))
             tokens = self.draft(len(context), row.anchor_token_id, row.draft_length)
-            drafts.append(Draft(tuple(tokens)[: row.draft_length]))
+            drafts.append(tuple(tokens)[: row.draft_length])
         return drafts
 
 

@@ -66,7 +66,7 @@ def _walks(
             sent[slot] = position
         for slot, draft in zip(going, method.step(steps), strict=True):
             wanted = rows[slot].response[anchors[slot] + 1 :]
-            right = [a == b for a, b in zip(draft.token_ids, wanted, strict=False)]
+            right = [a == b for a, b in zip(draft, wanted, strict=False)]
             walks[slot].append(1 + (right.index(False) if False in right else drafted))
             anchors[slot] += walks[slot][-1]
     return walks

@@ -64,7 +64,7 @@ class InstantMethod:
         )
         rng = np.random.default_rng(0)
         tokens = tuple(rng.integers(VOCAB_SIZE, size=BLOCK_SIZE - 1).tolist())
-        self._drafts = [Draft(tokens[:length]) for length in range(BLOCK_SIZE)]
+        self._drafts = [tokens[:length] for length in range(BLOCK_SIZE)]
 
     def warm_up(self) -> None:
         """There is nothing to compile."""

@@ -185,14 +185,14 @@ class CompiledMethod:
             count = max(next_power_of_two(part.slots.shape[0]), least)
             self._append(self._pad(part, count))
         if not drafting:
-            return [Draft()] * len(rows)
+            return [()] * len(rows)
         blocks = pack_blocks(drafting, size, self._recycled.of(drafting, size))
         drafted = self._draft(self._pad(last, fused), blocks)
         drafts = []
         by_block = zip(drafted.token_ids.tolist(), drafted.counts.tolist(), strict=True)
         for row in rows:
             tokens, count = next(by_block) if row.draft_length else ([], 0)
-            drafts.append(Draft(tuple(tokens[: min(row.draft_length, count)])))
+            drafts.append(tuple(tokens[: min(row.draft_length, count)]))
         return drafts
 
     def _nowhere(self, draft_length: int) -> DraftRow:

@@ -91,7 +91,7 @@ def expected(
 
 
 def check(draft: Draft, chosen: list[int]) -> None:
-    assert list(draft.token_ids) == chosen[: len(draft.token_ids)]
+    assert list(draft) == chosen[: len(draft)]
 
 
 def passes_made(drafted: Drafted) -> int:
@@ -133,8 +133,8 @@ def test_drafts_equal_the_reference(variant: str) -> None:
     greedy = {s: expected(drafter, features[s], tokens[s], tied=tied)[0] for s in lengths}
     for slot, draft in zip(lengths, both, strict=True):
         check(draft, greedy[slot])
-    assert len(both[0].token_ids) == CHAIN_SIZE - 1
-    assert len(both[1].token_ids) == 3
+    assert len(both[0]) == CHAIN_SIZE - 1
+    assert len(both[1]) == 3
     # Sampled ones beside greedy ones, in the same program.
     options, different = random.Random(1), 0
     for _ in range(8):
@@ -146,7 +146,7 @@ def test_drafts_equal_the_reference(variant: str) -> None:
             slot, sampling = one.slot, one.sampling
             known = features[slot], tokens[slot]
             check(draft, expected(drafter, *known, tied=tied, sampling=sampling)[0])
-            different += list(draft.token_ids) != greedy[slot]
+            different += list(draft) != greedy[slot]
     assert different > 1, "Gumbel noise should matter"
     assert not recompiled
     if variant == "published":
@@ -174,7 +174,7 @@ class Pair:
         new = self.method._pad(flatten_features(rows), 2 * self.method._programs.features_per_block)
         blocks = pack_blocks(rows, 2, self.method._recycled.of(rows, 2))
         passes = passes_made(self.method._draft(new, blocks))
-        return [len(draft.token_ids) for draft in drafts], passes
+        return [len(draft) for draft in drafts], passes
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +197,13 @@ def test_recycled_choices_change_what_is_drafted_where_they_apply(pair: Pair) ->
     nothing = np.zeros((0, pair.method.spec.feature_width), np.float32)
     row = DraftRow(3, 6, nothing, pair.tokens[3][6], 3)
     anchor, [plain] = row.anchor_token_id, pair.method.step([row])
-    other = next(token for token in range(VOCAB) if token not in (anchor, *plain.token_ids))
+    other = next(token for token in range(VOCAB) if token not in (anchor, *plain))
     # The anchor is at position 6. Many of the same are kept, so that they outweigh any logit.
     elsewhere = Recycled([8] * KEPT_CHOICES, [other] * KEPT_CHOICES, [other] * KEPT_CHOICES)
     assert pair.method.step([replace(row, recycled=elsewhere)]) == [plain]
     here = Recycled([7] * KEPT_CHOICES, [anchor] * KEPT_CHOICES, [other] * KEPT_CHOICES)
     [changed] = pair.method.step([replace(row, recycled=here)])
-    assert changed.token_ids[0] == other
+    assert changed[0] == other
     # They are kept for later drafts of the sequence, until later ones take their places.
     assert pair.method.step([row]) == [changed]
     assert pair.method.step([replace(row, recycled=elsewhere)]) == [plain]
@@ -257,5 +257,5 @@ def test_a_slot_forgets_its_last_sequence() -> None:
     check(draft, expected(drafter, new, [5, 6, 9])[0])
     # Nothing is known of a sequence of one token: a draft from an anchor alone is still a draft,
     # and does not depend on the sequence that had the slot.
-    alone = [method.step([DraftRow(slot, 0, new[:0], 9, 4)])[0].token_ids for slot in (0, 1)]
+    alone = [method.step([DraftRow(slot, 0, new[:0], 9, 4)])[0] for slot in (0, 1)]
     assert alone[0] == alone[1]

@@ -102,11 +102,11 @@ def test_predictions_in_training_are_drafts_in_serving(
             # Each token is predicted after those before it, so they must be the drafted ones.
             inside = min(BLOCK_SIZE - 1, LENGTH - 1 - anchor)
             said = token_ids.copy()
-            said[row, anchor + 1 : anchor + 1 + inside] = draft.token_ids[:inside]
+            said[row, anchor + 1 : anchor + 1 + inside] = draft[:inside]
             anchors = jnp.full((ROWS, 1), anchor)
             predicted = predict(graph, state, frozen, replace(batch, token_ids=said), anchors)
             wanted = predicted[row, 0, : inside + 1].tolist()
-            assert list(draft.token_ids)[: inside + 1] == wanted
-            drafts.add(draft.token_ids)
+            assert list(draft)[: inside + 1] == wanted
+            drafts.add(draft)
             sent = anchor
     assert len(drafts) > 20, "the drafts should depend on the context"

@@ -75,7 +75,7 @@ def test_every_step_equals_serving_and_reference(norm_before_residual: bool) -> 
                 0, 0, batch.features[row, :anchor], tokens[anchor], STEPS, tuple(tokens[:anchor])
             )
             [draft] = method.step([known])
-            assert list(draft.token_ids) == chosen
+            assert list(draft) == chosen
             # Equal up to the first miss, and at it; beyond, training reads the row's own tokens.
             right = [a == b for a, b in zip(chosen, tokens[anchor + 1 :], strict=False)]
             same = 1 + (right.index(False) if False in right else STEPS - 1)

@@ -41,11 +41,11 @@ class RandomMethod(KnowingMethod):
                 self.checked += len(recycled)
             tokens = tuple(
                 token if self._rng.random() < 0.5 else int(self._rng.integers(CONFIG.vocab_size))
-                for token in draft.token_ids
+                for token in draft
             )
             if tokens:
                 self._last[row.slot] = text, row, tokens
-            drafts.append(Draft(tokens))
+            drafts.append(tokens)
         return drafts
 
     def _recycled(self, slot: int, text: list[int]) -> list[tuple[int, int, int]]:

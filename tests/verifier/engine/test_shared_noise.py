@@ -76,7 +76,7 @@ class KnowingMethod(ScriptedMethod):
             known = self._tokens.get(row.slot, [])[: row.context_length]
             self._tokens[row.slot] = known = [*known, *row.token_ids]
             text = [*known, row.anchor_token_id]
-            drafts.append(Draft(self._chosen(text, row)))
+            drafts.append(self._chosen(text, row))
         return drafts
 
     def _chosen(self, text: Sequence[int], row: DraftRow) -> tuple[int, ...]:
