@@ -11,7 +11,14 @@ from blockdraft_models.families.tensors import LayerNames, TensorName
 
 def _windows(config: Published) -> tuple[int, ...]:
     # What these configurations say of windows counts only with this flag.
-    return windows(config) if config.get("use_sliding_window") else ()
+    if not config.get("use_sliding_window"):
+        return ()
+    # Older files do not name the kinds of layers: the first so many have no window.
+    kinds, full = config.get("layer_types"), count(config, "max_window_layers", 28)
+    if kinds is None:
+        layers = range(count(config, "num_hidden_layers"))
+        kinds = ["full_attention" if index < full else "sliding_attention" for index in layers]
+    return windows({"sliding_window": 4096, **config, "layer_types": kinds})
 
 
 def _qwen2(config: Published) -> dict[str, Any]:
@@ -35,7 +42,8 @@ def _qwen3_moe(config: Published) -> dict[str, Any]:
         raise ValueError("layers without experts are not supported")
     experts = "num_experts" if "num_experts" in config else "num_local_experts"
     return {
-        **_qwen3(config),
+        # All of its layers have the window, whatever is said of single ones.
+        **_qwen3({**config, "layer_types": None, "max_window_layers": 0}),
         "intermediate_size": count(config, "moe_intermediate_size"),
         "num_experts": count(config, experts),
         "experts_per_token": count(config, "num_experts_per_tok"),

@@ -131,7 +131,7 @@ def _of_rows(scale: Any, shape: tuple[int, ...], rows: slice, what: str) -> Any:
         return scale.reshape(-1, 1)[rows]
     # Blocks are the same everywhere but at the ends: of 128, or the next power of two.
     sides = [
-        1 << (-(-size // count) - 1).bit_length()
+        1 << (-(-size // max(1, count)) - 1).bit_length()
         for size, count in zip(shape, scale.shape, strict=False)
     ]
     counts = tuple(-(-size // side) for size, side in zip(shape, sides, strict=False))

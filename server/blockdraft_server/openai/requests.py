@@ -212,8 +212,7 @@ def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
 
 
 def _calls(message: Fields) -> Iterator[inference_pb2.ToolCall]:
-    for index, call in enumerate(message.take("tool_calls") or ()):
-        one = Fields(call, f"{message.named('tool_calls')}[{index}]")
+    for one in message.objects("tool_calls"):
         one.only("type", "function")
         one.take("index")
         function = Fields(one.take("function") or {}, one.named("function"))

@@ -157,6 +157,27 @@ def test_qwen3_has_its_own_defaults() -> None:
     assert config.head_dim == 128
 
 
+@pytest.mark.parametrize(
+    ("family", "change", "windows"),
+    [
+        ("qwen2", {"max_window_layers": 2}, (0, 0, 64)),
+        ("qwen3", {"max_window_layers": 3}, ()),
+        ("qwen3", {}, ()),
+        ("qwen3", {"max_window_layers": 0, "sliding_window": None}, ()),
+        ("qwen2", {"layer_types": ["sliding_attention"] + 2 * ["full_attention"]}, (64, 0, 0)),
+        # Its layers have no kinds.
+        ("qwen3_moe", {"max_window_layers": 2}, (64, 64, 64)),
+    ],
+)
+def test_qwens_first_layers_have_no_window(
+    family: str, change: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    asked = {"use_sliding_window": True, "sliding_window": 64, "num_hidden_layers": 3}
+    changed = {**QWEN3_8B, **experts, **asked, "model_type": family, **change}
+    assert config_from_hf(changed).windows == windows
+
+
 def test_rotations_are_float32_and_exact_far_out() -> None:
     """In bfloat16 the angle at position 100,000 would be off by whole turns."""
     cos, _ = rotary_tables(config_from_hf(LLAMA_3_1_8B), jnp.array([100_000]))

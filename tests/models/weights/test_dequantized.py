@@ -1,6 +1,7 @@
 """Quantized Hugging Face checkpoints load as what their numbers stand for."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_numbers_are_what_they_stand_for(tmp_path: Path, method: dict[str, Any],
     save_file(meant, plain / "model.safetensors", metadata={"format": "pt"})
     _, same = load_decoder(plain, dtype=jnp.float32)
     assert same.fingerprint == checkpoint.fingerprint
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0), (3, 1)])
+def test_scales_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, int]) -> None:
+    write_hf_checkpoint(random_decoder(tiny_config()), tmp_path)
+    quantize(tmp_path, INT8, "int8")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight_scale"] = np.ones(shape, np.float32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=re.escape(f"is {shape}, the weight")):
+        load_decoder(tmp_path, dtype=jnp.float32)
 
 
 def test_mxfp4_experts_are_those_of_their_blocks(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ async def test_what_is_wrong_or_not_done_is_named(
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "["}}]}]},
             "messages[0].tool_calls[0].arguments",
         ),
+        ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
     ],
     ids=lambda value: str(value)[:80],
 )
