@@ -14,7 +14,7 @@ from blockdraft_drafter.method import Draft, DraftMethod, DraftRow, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
+from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_response", "repeat_response")
@@ -95,7 +95,7 @@ class SessionTransport:
         learn: Callable[[], StreamLearner] | None = None,
     ) -> None:
         self.description = describe(method, learns=learn is not None)
-        self.feature_writer: FeatureWriter = MessageWriter()
+        self.feature_writer = MessageWriter()
         self.session = Session(method, pool, None, None if learn is None else learn())
         self._fault = fault
         self._held: pb.DraftRequest | None = None

@@ -21,6 +21,7 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
+from blockdraft_verifier.device.cache import FEATURE_DTYPE
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.runner import (
     MeasuredSteps,
@@ -28,7 +29,7 @@ from blockdraft_verifier.device.runner import (
     StepResult,
     StepRunner,
 )
-from blockdraft_verifier.device.step import FEATURE_DTYPE, TargetStep
+from blockdraft_verifier.device.step import TargetStep
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine

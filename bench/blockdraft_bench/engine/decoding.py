@@ -32,7 +32,7 @@ from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.feature_writers import (
     SHARED_BYTES,
-    FeatureWriter,
+    MessageWriter,
     SharedWriter,
 )
 from blockdraft_verifier.drafting.handshake import DrafterDescription
@@ -61,7 +61,7 @@ class InProcessTransport:
         self.description = describe(drafter.method)
         # As between processes of one host.
         memory = mmap.mmap(-1, SHARED_BYTES)
-        self.feature_writer: FeatureWriter = SharedWriter(memory)
+        self.feature_writer: MessageWriter = SharedWriter(memory)
         self._session = Session(drafter.method, drafter.pool, memory)
         self._requests: deque[pb.DraftRequest] = deque()
 

@@ -11,8 +11,7 @@ from blockdraft_bench.errors import BenchError
 from blockdraft_bench.link.drafter import BLOCK_SIZE, CONTEXT_TOKENS, VOCAB_SIZE
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.cache import FeatureStore
-from blockdraft_verifier.device.step import FEATURE_DTYPE
+from blockdraft_verifier.device.cache import FEATURE_DTYPE, FeatureStore
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.scheduling.pages import PageAllocator
@@ -105,7 +104,7 @@ class Exchange:
         pages = sequences * -(-CONTEXT_TOKENS // PAGE_SIZE)
         self._pages = PageAllocator(pages, PAGE_SIZE)
         width = transport.description.feature_width
-        self._store = FeatureStore(pages, PAGE_SIZE, width, FEATURE_DTYPE)
+        self._store = FeatureStore(pages, PAGE_SIZE, width)
         self._sync.use_features(self._store)
         rng = np.random.default_rng(0)
         self._features = rng.standard_normal((ROWS, width), np.float32).astype(FEATURE_DTYPE)

@@ -18,8 +18,8 @@ from blockdraft_bench.statistics import percentiles
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.channel import CLIENT_OPTIONS
+from blockdraft_verifier.device.cache import FEATURE_DTYPE
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.feature_writers import SharedWriter, offer_shared_memory
 from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
 from blockdraft_verifier.drafting.link import (

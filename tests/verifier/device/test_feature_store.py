@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from blockdraft_verifier.device.cache import FeatureStore, Positions, token_slots
+from blockdraft_verifier.device.cache import FEATURE_DTYPE, FeatureStore, Positions, token_slots
 
 PAGE_SIZE, PAGES, WIDTH = 4, 12, 3
 
@@ -18,14 +18,14 @@ def by_hand(pages: list[int], start: int, stop: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_read_is_what_was_written_last(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    store = FeatureStore(PAGES, PAGE_SIZE, WIDTH, np.dtype(np.float32))
-    expected = np.zeros((PAGES * PAGE_SIZE, WIDTH), np.float32)
+    store = FeatureStore(PAGES, PAGE_SIZE, WIDTH)
+    expected = np.zeros((PAGES * PAGE_SIZE, WIDTH), FEATURE_DTYPE)
     for _ in range(50):
         pages = rng.permutation(PAGES)[: rng.integers(1, PAGES + 1)].tolist()
         start, stop = sorted(rng.integers(0, len(pages) * PAGE_SIZE + 1, 2).tolist())
         slots = by_hand(pages, start, stop)
         assert token_slots(pages, start, stop, PAGE_SIZE).tolist() == slots
-        features = rng.standard_normal((stop - start, WIDTH)).astype(np.float32)
+        features = rng.standard_normal((stop - start, WIDTH)).astype(FEATURE_DTYPE)
         store.write(pages, start, features)
         expected[slots] = features
         ends = rng.integers(0, len(pages) * PAGE_SIZE + 1, (rng.integers(0, 4), 2))
@@ -37,6 +37,6 @@ def test_what_is_read_is_what_was_written_last(seed: int) -> None:
         ]
         wanted = expected[np.array(slots, np.int64)]
         np.testing.assert_array_equal(store.read(positions), wanted)
-        place = np.full((len(slots), WIDTH), np.nan, np.float32)
+        place = np.full((len(slots), WIDTH), np.nan, FEATURE_DTYPE)
         assert store.read(positions, out=place) is place
         np.testing.assert_array_equal(place, wanted)

@@ -11,7 +11,7 @@ import numpy as np
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter, MessageWriter
+from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
@@ -43,7 +43,7 @@ class HandTransport:
     broken: bool = False
     waited: float = 0.0
     waits: list[float] = field(default_factory=list)
-    feature_writer: FeatureWriter = field(default_factory=MessageWriter)
+    feature_writer: MessageWriter = field(default_factory=MessageWriter)
 
     def send(self, request: pb.DraftRequest) -> None:
         if self.broken:
@@ -93,9 +93,7 @@ class Bench:
             lambda cause: self.repairs.update([cause]),
             clock=lambda: self.wire.waited,
         )
-        self.store = FeatureStore(
-            4 * PAGES_EACH, PAGE_SIZE, DESCRIPTION.feature_width, np.dtype(ml_dtypes.bfloat16)
-        )
+        self.store = FeatureStore(4 * PAGES_EACH, PAGE_SIZE, DESCRIPTION.feature_width)
         self.sync.use_features(self.store)
         assert self.sync.poll() == DESCRIPTION
         self.count = 0

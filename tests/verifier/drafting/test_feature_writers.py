@@ -12,7 +12,6 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.feature_writers import (
     ALIGNMENT,
-    FeatureWriter,
     MessageWriter,
     Ring,
     SharedWriter,
@@ -30,14 +29,14 @@ def memory() -> mmap.mmap:
 
 @pytest.fixture
 def store() -> FeatureStore:
-    store = FeatureStore(len(PAGES), PAGE_SIZE, WIDTH, np.dtype(ml_dtypes.bfloat16))
+    store = FeatureStore(len(PAGES), PAGE_SIZE, WIDTH)
     values = np.random.default_rng(0).standard_normal((16, WIDTH)).astype(ml_dtypes.bfloat16)
     store.write(PAGES, 0, values)
     return store
 
 
 def written(
-    writer: FeatureWriter, step_id: int, store: FeatureStore, *ends: tuple[int, int]
+    writer: MessageWriter, step_id: int, store: FeatureStore, *ends: tuple[int, int]
 ) -> pb.Tensor:
     tensor = pb.Tensor()
     writer.write(tensor, step_id, store, places(*ends))

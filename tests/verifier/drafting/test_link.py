@@ -109,7 +109,7 @@ async def test_a_drafter_on_this_host_shares_memory(
             # Without room for it, features go in messages.
             monkeypatch.setattr(feature_writers, "SHARED_BYTES", 1 << 60)
             link.lost(transport)
-            assert isinstance((await connected(link)).feature_writer, MessageWriter)
+            assert type((await connected(link)).feature_writer) is MessageWriter
         finally:
             link.close()
 
@@ -117,7 +117,7 @@ async def test_a_drafter_on_this_host_shares_memory(
 def drafted_through_memory(transport: DraftTransport) -> list[int]:
     """Bring 8 and 1 features through shared memory; return what the drafter says it holds."""
     width = transport.description.feature_width
-    store = FeatureStore(4, 4, width, np.dtype(ml_dtypes.bfloat16))
+    store = FeatureStore(4, 4, width)
     values = np.random.default_rng(0).standard_normal((9, width)).astype(ml_dtypes.bfloat16)
     store.write([0, 1, 2], 0, values)
     lengths = []
@@ -227,7 +227,7 @@ async def test_a_drafter_on_another_host_shows_a_certificate_and_wants_one(
     tls = write_peer(tmp_path, Authority("peers"))
     async with serving(StubbornDrafter(taken=True), address, tls):
         link, plain = connect(tls), connect()
-        assert isinstance((await connected(link)).feature_writer, MessageWriter)
+        assert type((await connected(link)).feature_writer) is MessageWriter
         assert plain.current() is None
 
 

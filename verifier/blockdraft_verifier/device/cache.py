@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
@@ -15,6 +16,8 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_verifier.device import kernel_attention, tile_kernel
 
+FEATURE_DTYPE: np.dtype = np.dtype(ml_dtypes.bfloat16)
+"""Of features, wherever they are."""
 Attention = Literal["portable", "library", "tiles"]
 """Whose attention is computed: `portable_attention`'s, or on TPU that of `kernel_attention`, or of
 `tile_kernel` for what the former cannot."""
@@ -182,12 +185,11 @@ class FeatureStore:
     for, without computing anything twice. Host memory, 1/8 of the K/V for the default target.
     """
 
-    def __init__(self, num_pages: int, page_size: int, width: int, dtype: np.dtype) -> None:
+    def __init__(self, num_pages: int, page_size: int, width: int) -> None:
         """Hold `width` elements for each of `num_pages * page_size` positions."""
         self.width = width
-        self.dtype = dtype
         self._page_size = page_size
-        self._rows = np.zeros((num_pages * page_size, width), dtype)
+        self._rows = np.zeros((num_pages * page_size, width), FEATURE_DTYPE)
 
     def write(self, pages: Sequence[int], start: int, features: np.ndarray) -> None:
         """Keep features of the positions from `start` on of the sequence that owns `pages`."""
@@ -200,7 +202,7 @@ class FeatureStore:
     def read(self, positions: Sequence[Positions], out: np.ndarray | None = None) -> np.ndarray:
         """Return the features of some positions as `[positions, width]`, in `out` if given."""
         rows = sum(place.rows for place in positions)
-        out = np.empty((rows, self.width), self.dtype) if out is None else out
+        out = np.empty((rows, self.width), FEATURE_DTYPE) if out is None else out
         done = 0
         for place in positions:
             for run in self._runs(*place):

@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
-import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -23,6 +20,7 @@ from blockdraft_verifier.device.accept import (
 )
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import (
+    FEATURE_DTYPE,
     CacheLayout,
     PagedCache,
     allocate_cache,
@@ -33,8 +31,6 @@ from blockdraft_verifier.device.logits_processing import mask_logits, process_lo
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
-
-FEATURE_DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 
 class StepOutputs(NamedTuple):
@@ -51,44 +47,6 @@ class StepOutputs(NamedTuple):
     choices: Int[Array, " choices"]
     log_probs: LogProbs
     features: tuple[Float[Array, "piece feature_width"], ...]
-
-
-def run_step(
-    decoder: Decoder,
-    cache: PagedCache,
-    inputs: StepInputs,
-    limits: TokenLimits,
-    *,
-    layout: CacheLayout,
-    features: FeatureForm,
-    max_drafts: int,
-    feature_dtype: DTypeLike,
-) -> tuple[StepOutputs, PagedCache]:
-    """Run the target over a ragged batch, verify its drafts, and return the updated cache too.
-
-    The caller donates `cache`. No row has more than `max_drafts` drafted tokens.
-    """
-    token_count = inputs.token_ids.shape[0]
-    attend = PagedAttend(inputs.batch, token_count, layout)
-    output = decoder(inputs.token_ids, inputs.positions, cache.layers, attend, features.layer_ids)
-    logits = decoder.logits(output.hidden[inputs.choice_token])
-
-    tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
-    cache = PagedCache(output.caches, tokens.reshape(cache.tokens.shape))
-    choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
-    following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
-    accepted, bonus = count_accepted(
-        choices, following, inputs.first_choice, inputs.draft_count, max_drafts
-    )
-    reported = jnp.where(inputs.scored_token < 0, choices, inputs.scored_token)
-    log_probs = log_probabilities(logits, reported, inputs.log_probs_wanted[0])
-    order = final_positions_first(inputs.batch, inputs.draft_count, accepted, token_count)
-    final = output.captured[order].astype(feature_dtype)
-    if features.projection is not None:
-        # Rounded before and after: what the drafter would have computed from raw features.
-        final = features.projection(final).astype(feature_dtype)
-    pieces = cut(final, first=inputs.first_choice.shape[0])
-    return StepOutputs(accepted, bonus, choices, log_probs, pieces), cache
 
 
 def _choices(
@@ -178,16 +136,31 @@ class TargetStep:
         inputs: StepInputs,
         limits: TokenLimits,
     ) -> tuple[StepOutputs, PagedCache]:
-        return run_step(
-            nnx.merge(self.graph, weights),
-            cache,
-            inputs,
-            limits,
-            layout=self.layout,
-            features=replace(self.features, projection=projection),
-            max_drafts=max(1, self.max_block - 1),
-            feature_dtype=FEATURE_DTYPE,
+        """Run the target over a ragged batch and verify its drafts; return the cache as well."""
+        decoder, token_count = nnx.merge(self.graph, weights), inputs.token_ids.shape[0]
+        attend = PagedAttend(inputs.batch, token_count, self.layout)
+        output = decoder(
+            inputs.token_ids, inputs.positions, cache.layers, attend, self.features.layer_ids
         )
+        logits = decoder.logits(output.hidden[inputs.choice_token])
+
+        tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
+        cache = PagedCache(output.caches, tokens.reshape(cache.tokens.shape))
+        max_drafts = max(1, self.max_block - 1)
+        choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
+        following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
+        accepted, bonus = count_accepted(
+            choices, following, inputs.first_choice, inputs.draft_count, max_drafts
+        )
+        reported = jnp.where(inputs.scored_token < 0, choices, inputs.scored_token)
+        log_probs = log_probabilities(logits, reported, inputs.log_probs_wanted[0])
+        order = final_positions_first(inputs.batch, inputs.draft_count, accepted, token_count)
+        final = output.captured[order].astype(FEATURE_DTYPE)
+        if projection is not None:
+            # Rounded before and after: what the drafter would have computed from raw features.
+            final = projection(final).astype(FEATURE_DTYPE)
+        pieces = cut(final, first=inputs.first_choice.shape[0])
+        return StepOutputs(accepted, bonus, choices, log_probs, pieces), cache
 
 
 def _described(array: Any) -> jax.ShapeDtypeStruct:

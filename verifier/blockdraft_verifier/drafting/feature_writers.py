@@ -4,13 +4,13 @@ import logging
 import mmap
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.shared_memory import SharedFile, socket_folder
-from blockdraft_verifier.device.cache import FeatureStore, Positions
+from blockdraft_verifier.device.cache import FEATURE_DTYPE, FeatureStore, Positions
 
 logger = logging.getLogger(__name__)
 
@@ -20,40 +20,29 @@ ALIGNMENT = 64
 """Where a region of it begins, in bytes; arrays that do are copied fastest."""
 
 
-@runtime_checkable
-class FeatureWriter(Protocol):
-    """Puts features where the drafter finds them; `name` is for the log."""
-
-    name: str
-
-    def write(
-        self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
-    ) -> None:
-        """Say in `tensor`, an empty part of the request, what the features of positions are."""
-
-    def answered(self, step_id: int) -> None:
-        """Learn that the drafter is done with the features of this step and of all before it."""
-
-
 class MessageWriter:
-    """Puts features into the message itself."""
+    """Puts features into the message itself.
+
+    Attributes:
+        name: What it is, for the log.
+    """
 
     name = "messages"
 
     def write(
         self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
-        """Put the features' bytes into the tensor."""
+        """Say in `tensor`, an empty part of the request, what the features of positions are."""
         rows = store.read(positions)
         tensor.shape.extend(rows.shape)
         tensor.dtype = pb.DATA_TYPE_BFLOAT16
         tensor.data = rows.tobytes()
 
     def answered(self, step_id: int) -> None:
-        """Nothing is kept."""
+        """Learn that the drafter is done with the features of this step and of all before it."""
 
 
-class SharedWriter:
+class SharedWriter(MessageWriter):
     """Puts features into shared memory, or into the message while that is full."""
 
     name = "shared memory"
@@ -62,19 +51,18 @@ class SharedWriter:
         """Write to `memory`, which the drafter has mapped."""
         self._bytes = np.frombuffer(memory, np.uint8)
         self._ring = Ring(len(memory))
-        self._message = MessageWriter()
 
     def write(
         self, tensor: pb.Tensor, step_id: int, store: FeatureStore, positions: Sequence[Positions]
     ) -> None:
         """Say where in the shared memory the features are."""
         shape = (sum(place.rows for place in positions), store.width)
-        size = shape[0] * shape[1] * store.dtype.itemsize
+        size = shape[0] * shape[1] * FEATURE_DTYPE.itemsize
         offset = self._ring.take(step_id, size)
         if offset is None:
-            self._message.write(tensor, step_id, store, positions)
+            super().write(tensor, step_id, store, positions)
             return
-        place = self._bytes[offset : offset + size].view(store.dtype).reshape(shape)
+        place = self._bytes[offset : offset + size].view(FEATURE_DTYPE).reshape(shape)
         store.read(positions, out=place)
         tensor.shape.extend(shape)
         tensor.dtype = pb.DATA_TYPE_BFLOAT16

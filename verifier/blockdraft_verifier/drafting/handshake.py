@@ -9,12 +9,11 @@ import numpy as np
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
+from blockdraft_verifier.device.cache import FEATURE_DTYPE
 from blockdraft_verifier.device.feature_form import FeatureForm
 
 # A matrix of an 8B target has 168 MB; it comes while the verifier compiles or decodes plainly.
 FETCH_TIMEOUT_SECONDS = 120.0
-FEATURE_BYTES = 2
-"""Size of one element of a feature, bfloat16."""
 _DTYPES: dict[pb.DataType.ValueType, np.dtype[Any]] = {
     pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
     pb.DATA_TYPE_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
@@ -42,7 +41,7 @@ class DrafterDescription:
     @property
     def feature_row_bytes(self) -> int:
         """Size of one position's features on the wire."""
-        return FEATURE_BYTES * self.feature_width
+        return FEATURE_DTYPE.itemsize * self.feature_width
 
     @classmethod
     def from_proto(

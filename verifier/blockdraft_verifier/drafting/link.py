@@ -21,7 +21,6 @@ from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.shared_memory import SharedFile, is_mapped
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import (
-    FeatureWriter,
     MessageWriter,
     SharedWriter,
     offer_shared_memory,
@@ -51,7 +50,7 @@ class DraftTransport(Protocol):
     """
 
     description: DrafterDescription
-    feature_writer: FeatureWriter
+    feature_writer: MessageWriter
 
     def send(self, request: pb.DraftRequest) -> None:
         """Send a step; raise `TransportError` if the stream is broken."""
@@ -95,7 +94,7 @@ class GrpcDraftTransport:
         The name of `shared`, memory to offer, is taken away afterwards.
         """
         self.description = description
-        self.feature_writer: FeatureWriter = MessageWriter()
+        self.feature_writer = MessageWriter()
         self.answered = False
         self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
         self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()

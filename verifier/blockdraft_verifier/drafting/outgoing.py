@@ -13,7 +13,7 @@ from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.draft_caches import DraftCache
-from blockdraft_verifier.drafting.feature_writers import FeatureWriter
+from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
@@ -95,7 +95,7 @@ def to_request(
     parts: Iterable[Part],
     released: Iterable[int],
     features: FeatureStore,
-    writer: FeatureWriter,
+    writer: MessageWriter,
     *,
     least_chance: float = 0.0,
     learns: bool = False,

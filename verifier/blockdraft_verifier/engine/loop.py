@@ -16,7 +16,6 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
-from blockdraft_verifier.device.step import FEATURE_DTYPE
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
@@ -256,12 +255,8 @@ class Engine:
             if self._guard is not None:
                 self._guard.arm()
             if features.layer_ids:
-                self._features = FeatureStore(
-                    self.settings.num_pages,
-                    self.settings.page_size,
-                    self._runner.feature_width,
-                    FEATURE_DTYPE,
-                )
+                sizes = self.settings.num_pages, self.settings.page_size
+                self._features = FeatureStore(*sizes, self._runner.feature_width)
         if drafter is not None and self.drafts is not None and self._features is not None:
             costs.drafts = DraftCosts(
                 drafter.block_size, drafter.step_seconds, drafter.shortest_step_seconds
