@@ -5,12 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from blockdraft_verifier.scheduling.pages import (
-    OutOfPagesError,
-    PageAllocator,
-    page_hash,
-    root_name,
-)
+from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
 
 NUM_PAGES = 6
 PAGE_SIZE = 2
@@ -81,13 +76,6 @@ class PagesMachine(RuleBasedStateMachine):
             if prefix not in self.prefix_of.values():
                 self.prefix_of[holder[index]] = prefix
 
-    @rule(excess=st.integers(1, 3))
-    def ask_for_too_much(self, excess: int) -> None:
-        available = self.pages.available
-        with pytest.raises(OutOfPagesError):
-            self.pages.allocate(available + excess)
-        assert self.pages.available == available
-
     @precondition(lambda self: self.holders)
     @rule(data=st.data())
     def end_sequence(self, data: st.DataObject) -> None:
@@ -147,24 +135,3 @@ def test_prefixes_of_different_roots_share_nothing() -> None:
         pages.name(page, name)
     for page, root in zip(held, roots, strict=True):
         assert pages.take_prefix(tokens, root)[0] == [page]
-
-
-@pytest.mark.parametrize(("length", "taken"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (9, 2)])
-def test_a_taken_prefix_leaves_at_least_one_token(length: int, taken: int) -> None:
-    pages = PageAllocator(NUM_PAGES, PAGE_SIZE)
-    tokens = list(range(10, 19))
-    held = pages.allocate(2)
-    for index, page in enumerate(held):
-        pages.name(page, prefix_name(tokens[: (index + 1) * PAGE_SIZE]))
-    assert pages.take_prefix(tokens[:length])[0] == held[:taken]
-
-
-def test_the_end_of_a_prefix_is_reclaimed_before_its_start() -> None:
-    pages = PageAllocator(2, PAGE_SIZE)
-    tokens = [1, 2, 3, 4, 5]
-    held = pages.allocate(2)
-    pages.name(held[0], prefix_name(tokens[:2]))
-    pages.name(held[1], prefix_name(tokens[:4]))
-    pages.release(held)
-    assert pages.allocate(1) == held[1:]
-    assert pages.take_prefix(tokens)[0] == held[:1]

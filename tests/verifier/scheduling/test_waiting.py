@@ -20,14 +20,6 @@ def taken(waiting: WaitingSequences, running: list[Sequence]) -> Sequence:
     return sequence
 
 
-def test_one_tenant_is_served_in_the_order_of_arrival() -> None:
-    waiting, running = WaitingSequences(), list[Sequence]()
-    for number in range(4):
-        waiting.add(new(number, b""))
-    assert [taken(waiting, running).sequence_id for _ in range(4)] == [0, 1, 2, 3]
-    assert len(waiting) == 0
-
-
 def test_a_slot_goes_to_the_tenant_that_runs_least() -> None:
     waiting, running = WaitingSequences(), [new(100, b"flood"), new(101, b"flood")]
     for number in range(10):

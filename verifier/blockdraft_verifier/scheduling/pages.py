@@ -13,10 +13,6 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 
-class OutOfPagesError(RuntimeError):
-    """No page is free and none can be reclaimed."""
-
-
 def page_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:
     """Return the name of a page holding `token_ids` after a prefix named `previous`.
 
@@ -57,9 +53,7 @@ class PageAllocator:
         return self.num_pages - self.available
 
     def allocate(self, count: int) -> list[int]:
-        """Return `count` pages owned by the caller, or none and raise `OutOfPagesError`."""
-        if count > self.available:
-            raise OutOfPagesError(f"{count} pages wanted, {self.available} available")
+        """Return `count` pages owned by the caller, which must be `available`."""
         pages = []
         for _ in range(count):
             if not self._free:

@@ -14,12 +14,7 @@ from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.grammar import GrammarError, Guided
-from blockdraft_verifier.scheduling.pages import (
-    OutOfPagesError,
-    PageAllocator,
-    page_hash,
-    root_name,
-)
+from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
     DraftSource,
@@ -317,17 +312,14 @@ class Scheduler:
         The youngest of the background goes first, then the youngest of all, `sequence` included.
         """
         missing = self._page_count(length) - len(sequence.pages)
-        while missing > 0:
-            try:
-                sequence.pages.extend(self.pages.allocate(missing))
-                return True
-            except OutOfPagesError:
-                planned = {row.sequence for row in rows}
-                youngest = [s for s in reversed(self.running) if s not in planned]
-                victim = max(youngest, key=_background)  # the first of them
-                self._preempt(victim)
-                if victim is sequence:
-                    return False
+        while missing > self.pages.available:
+            planned = {row.sequence for row in rows}
+            youngest = [s for s in reversed(self.running) if s not in planned]
+            victim = max(youngest, key=_background)  # the first of them
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.pages.extend(self.pages.allocate(missing))
         return True
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -12,7 +12,7 @@ Vocabulary (all lengths in tokens):
 import enum
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import MutableSequence
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -97,11 +97,6 @@ class RecycledChoice(NamedTuple):
     token: int
 
 
-def no_choices() -> deque[RecycledChoice]:
-    """Return room for the latest of them."""
-    return deque(maxlen=RECYCLED_CHOICES)
-
-
 @dataclass(slots=True)
 class Usage:
     """What a sequence has consumed so far; times in seconds.
@@ -134,17 +129,17 @@ class Usage:
     @property
     def drafted_per_position(self) -> list[int]:
         """How often each position was drafted."""
-        return self._count(lambda drafted, accepted: drafted)
+        return self._count(0)
 
     @property
     def accepted_per_position(self) -> list[int]:
         """How often each drafted position was accepted."""
-        return self._count(lambda drafted, accepted: accepted)
+        return self._count(1)
 
-    def _count(self, tokens: Callable[[int, int], int]) -> list[int]:
+    def _count(self, which: int) -> list[int]:
         counts = [0] * max((drafted for drafted, _ in self._verified), default=0)
         for verified, times in self._verified.items():
-            for position in range(tokens(*verified)):
+            for position in range(verified[which]):
                 counts[position] += times
         return counts
 
@@ -172,7 +167,7 @@ class Sequence:
     page_hashes: list[bytes] = field(default_factory=list)
     draft: Draft | None = None
     # The latest since the drafter was last asked; `drafting` takes them.
-    recycled: deque[RecycledChoice] = field(default_factory=no_choices)
+    recycled: deque[RecycledChoice] = field(default_factory=lambda: deque(maxlen=RECYCLED_CHOICES))
     awaiting_draft: bool = False  # whether the drafter is at work on its draft
     draftable: bool = True  # whether drafting for it is possible at all
     last_turn: int = 0  # number of its last turn; the longest wait is next
