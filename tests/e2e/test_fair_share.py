@@ -21,7 +21,7 @@ from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
-from blockdraft_verifier.service import VerifierService
+from blockdraft_verifier.service import Loaded, VerifierService
 
 PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 24
 # What prompts begin with.
@@ -34,7 +34,7 @@ COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jax
 @contextlib.asynccontextmanager
 async def serving_verifier(engine: Engine) -> AsyncIterator[str]:
     service, health = VerifierService(), HealthServicer()
-    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
+    service.open(Loaded(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars()))
     server = grpc.aio.server()
     add_VerifierServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

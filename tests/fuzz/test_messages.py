@@ -30,7 +30,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_t
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.computation import Computation
-from blockdraft_verifier.service import VerifierService
+from blockdraft_verifier.service import Loaded, VerifierService
 
 MESSAGES = 800
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
@@ -73,7 +73,7 @@ async def test_messages_to_the_verifier(tmp_path: Path) -> None:
     engine = make_engine(tiny_decoder())
     engine.start()
     service = VerifierService()
-    service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
+    service.open(Loaded(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars()))
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_strictly(add_VerifierServiceServicer_to_server, service, server)
     server.add_insecure_port(f"unix:{tmp_path}/s")

@@ -38,7 +38,7 @@ from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.guards import StepWatch
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.service import VerifierService
+from blockdraft_verifier.service import Loaded, VerifierService
 
 ENGINE = replace(
     TINY_ENGINE,
@@ -112,6 +112,11 @@ class Served:
     engine: Engine
     stub: Any
 
+    def open(self) -> None:
+        grammars = tiny_grammars()
+        loaded = Loaded(self.engine, "tiny", COMPUTATION, CONFIG.vocab_size, grammars)
+        self.service.open(loaded)
+
     def stream(self, request: GenerationRequest, **changes: Any) -> Sequence:
         """Begin a sequence; an iterator of its messages."""
         return Sequence(self.stub, self.request(request, **changes))
@@ -168,7 +173,7 @@ async def served(engine: Engine, socket: Path) -> AsyncIterator[Served]:
 async def verifier(engine: Engine, tmp_path: Path) -> AsyncIterator[Served]:
     engine.start()
     async with served(engine, tmp_path / "s") as served_engine:
-        served_engine.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
+        served_engine.open()
         yield served_engine
 
 
@@ -199,7 +204,7 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
     expected = decode(engine, requests)
     engine.start()
     async with served(engine, tmp_path / "s") as verifier:
-        verifier.service.open(engine, "tiny", COMPUTATION, CONFIG.vocab_size, tiny_grammars())
+        verifier.open()
         for pair in (requests[:2], requests[2:]):
             streams = [verifier.stream(request, log_probs=2) for request in pair]
             for request, messages in zip(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import grpc
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY
 
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_protos.v1 import verifier_pb2
@@ -29,7 +29,7 @@ from blockdraft_verifier.grammars.compilation import tokenizer_of
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.loading import load_target, report_compiled
 from blockdraft_verifier.self_test import enforce
-from blockdraft_verifier.service import VerifierService
+from blockdraft_verifier.service import Loaded, VerifierService
 from blockdraft_verifier.slice.mirror import StepFollower, StepLeader
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ class VerifierApp:
         self,
         settings: VerifierSettings,
         stop_requested: asyncio.Event,
-        registry: CollectorRegistry = REGISTRY,
         *,
         kept: KeptPrograms | None = None,
     ) -> None:
@@ -62,7 +61,7 @@ class VerifierApp:
         self._settings = settings
         self._kept = kept
         self._stop_requested = stop_requested
-        self._metrics = VerifierMetrics(registry)
+        self._metrics = VerifierMetrics(REGISTRY)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
         self._service = VerifierService()
         self._leader: StepLeader | None = None
@@ -111,7 +110,7 @@ class VerifierApp:
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(partial(_leave, on_failure))
-        link = None
+        vocab_size, link = checkpoint.config.vocab_size, None
         if settings.drafter_address is not None:
             self.loading.report("waiting for the drafter")
             link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
@@ -121,13 +120,12 @@ class VerifierApp:
             runner,
             runner.settings,
             link,
-            checkpoint.config.vocab_size,
+            vocab_size,
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
             self_test=partial(enforce, runner, allow_inexact=settings.engine.allow_inexact),
         )
-        vocab_size = checkpoint.config.vocab_size
         grammars = GrammarCompiler(partial(tokenizer_of, settings.target, vocab_size))
         name = model_name(settings.target)
         started = time.perf_counter()
@@ -141,7 +139,7 @@ class VerifierApp:
             computation.dtype,
         ).set(1)
         engine.start()
-        self._service.open(engine, name, computation, vocab_size, grammars)
+        self._service.open(Loaded(engine, name, computation, vocab_size, grammars))
         return engine
 
     def _report_compiled(self, done: int, total: int) -> None:

@@ -16,8 +16,6 @@ import jax
 
 from blockdraft_models.processor import processor_facts, usable_cores
 
-Rounding = Literal["", "exact", "inexact"]
-
 _HEX_DIGITS = 16
 
 
@@ -34,7 +32,7 @@ class Computation:
     # Whether all compiled steps are batch-invariant; empty before the self-test. The numerics
     # classes are left out: they change with the drafter, whose blocks decide what is compiled. The
     # name of the field is part of the fingerprint.
-    rounding: Rounding = ""
+    rounding: Literal["", "exact", "inexact"] = ""
     product_forms: tuple[str, ...] = ()  # how a CPU multiplies with bfloat16 weights of each width
 
     @property
@@ -57,16 +55,12 @@ def device_kind() -> str:
     kind: str = jax.local_devices()[0].device_kind
     if jax.default_backend() != "cpu":
         return kind
-    return f"{kind}, {usable_cores()} cores, {_processor()}"
+    facts = processor_facts()
+    known = ", ".join(facts[key] for key in _CPU_KEYS if key in facts)
+    return f"{kind}, {usable_cores()} cores, {known or platform.processor()}"
 
 
 def compiler() -> str:
     """Name the versions of jaxlib and of the platform's compiler, such as libtpu."""
     platform_version = jax.local_devices()[0].client.platform_version
     return f"jaxlib {version('jaxlib')}, {platform_version}"
-
-
-def _processor() -> str:
-    facts = processor_facts()
-    known = [facts[key] for key in _CPU_KEYS if key in facts]
-    return ", ".join(known) or platform.processor()

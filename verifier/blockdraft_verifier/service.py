@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.status import ServiceError, invalid_argument, stream_errors, unary_errors
-from blockdraft_verifier.computation import Computation, Rounding
+from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
@@ -25,7 +25,7 @@ from blockdraft_verifier.scheduling.sequence import Sequence
 QUEUE_RETRY_SECONDS = 1.0
 
 
-class _Served(NamedTuple):
+class Loaded(NamedTuple):
     """What is served, once it is loaded."""
 
     engine: Engine
@@ -40,21 +40,14 @@ class VerifierService(VerifierServiceServicer):
 
     def __init__(self) -> None:
         """Answer UNAVAILABLE until `open`."""
-        self._served: _Served | None = None
+        self._served: Loaded | None = None
         self._draining = False
         self._process = uuid.uuid4().hex
         self._streams: set[DecodeStream] = set()
 
-    def open(
-        self,
-        engine: Engine,
-        model: str,
-        computation: Computation,
-        vocab_size: int,
-        grammars: GrammarCompiler,
-    ) -> None:
-        """Take requests for `engine` from now on."""
-        self._served = _Served(engine, model, computation, vocab_size, grammars)
+    def open(self, loaded: Loaded) -> None:
+        """Take requests from now on."""
+        self._served = loaded
 
     def drain(self) -> None:
         """Refuse new sequences from now on; each stream ends when its others have ended."""
@@ -90,42 +83,29 @@ class VerifierService(VerifierServiceServicer):
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
         engine, model, computation, vocab_size, _ = self._ready()
-        exactness = engine.exactness
-        if exactness is not None:
-            rounding: Rounding = "exact" if exactness.exact else "inexact"
-            computation = replace(computation, rounding=rounding)
+        limits, drafter, found = engine.settings.scheduler, engine.drafter, engine.exactness
+        if found is not None:
+            computation = replace(computation, rounding="exact" if found.exact else "inexact")
         response = pb.VerifierServiceDescribeResponse(
             model=model,
             target_fingerprint=computation.target_fingerprint,
             computation_fingerprint=computation.fingerprint,
             vocabulary_size=vocab_size,
-            max_context_tokens=engine.settings.scheduler.max_context_tokens,
-            max_sequences=engine.settings.scheduler.max_sequences,
+            max_context_tokens=limits.max_context_tokens,
+            max_sequences=limits.max_sequences,
             kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
             process=self._process,
         )
-        if exactness is not None:
-            response.exactness.CopyFrom(
-                pb.Exactness(
-                    exact=exactness.exact,
-                    dtype=exactness.dtype,
-                    classes=[
-                        pb.NumericsClass(steps=map(str, shapes)) for shapes in exactness.classes
-                    ],
-                    padded=map(str, exactness.padded),
-                )
-            )
-        drafter = engine.drafter
+        if found is not None:
+            told = response.exactness
+            told.exact, told.dtype = found.exact, found.dtype
+            told.classes.extend(pb.NumericsClass(steps=map(str, each)) for each in found.classes)
+            told.padded.extend(map(str, found.padded))
         if drafter is not None:
-            response.drafter.CopyFrom(
-                pb.AttachedDrafter(
-                    method=drafter.method,
-                    block_size=drafter.block_size,
-                    fingerprint=drafter.fingerprint,
-                    trained=drafter.trained,
-                    version=drafter.version,
-                )
-            )
+            attached = response.drafter
+            attached.method, attached.block_size = drafter.method, drafter.block_size
+            attached.fingerprint, attached.version = drafter.fingerprint, drafter.version
+            attached.trained = drafter.trained
         return response
 
     @unary_errors
@@ -143,7 +123,7 @@ class VerifierService(VerifierServiceServicer):
 
     def _submit(
         self,
-        served: _Served,
+        served: Loaded,
         request: pb.SequenceRequest,
         grammar: LLMatcher | None,
         listener: Listener,
@@ -173,7 +153,7 @@ class VerifierService(VerifierServiceServicer):
                 grpc.StatusCode.UNAVAILABLE, "DRAINING", "the verifier is shutting down"
             )
 
-    def _ready(self) -> _Served:
+    def _ready(self) -> Loaded:
         if self._served is None:
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
