@@ -101,7 +101,7 @@ class TargetPrograms:
 
     @property
     def _least_tokens(self) -> int:
-        return next_power_of_two(least_step_tokens(self.limits.least_step_tokens, "tpu"))
+        return next_power_of_two(self.limits.least_step_tokens or least_step_tokens("tpu"))
 
     def kind(self, bucket: Bucket) -> str:
         """Return what a step of this shape is for: "verify" blocks only, or also "prefill"."""

@@ -23,7 +23,6 @@ from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.step import StepOutputs
 from blockdraft_verifier.exactness import Exactness, find_classes
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -128,8 +127,9 @@ class _Probe:
                     rows.append(self._row(pages, first, stop))
             outputs = self.runner.run_in(bucket, rows)
         for index in comparing:
-            log_probs = _log_probs(outputs, self._last_choice(rows, index))
-            yield _digest(self._kept(row_pages[index]), log_probs)
+            choice = self._last_choice(rows, index)
+            said = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
+            yield hashlib.sha256(b"".join((*self._kept(row_pages[index]), *said))).digest()
 
     def _row_pages(self, count: int, at_a_time: int) -> Iterator[tuple[int, ...]]:
         """Return the pages of each row: the text's, but for those that the row writes to."""
@@ -160,16 +160,3 @@ class _Probe:
         first = self.start // self.runner.settings.page_size
         for layer in self.runner.read_pages(pages[first:]):
             yield layer.reshape(-1, *layer.shape[2:])[: self.span].tobytes()
-
-
-def _log_probs(outputs: StepOutputs, choice: int) -> Iterator[bytes]:
-    for array in outputs.log_probs:
-        yield np.asarray(array)[choice].tobytes()
-
-
-def _digest(*parts: Iterator[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        for piece in part:
-            digest.update(piece)
-    return digest.digest()

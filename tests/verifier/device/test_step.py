@@ -83,15 +83,14 @@ def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> 
 
 
 def test_a_lone_sequence_has_one_shape_for_plain_and_drafted_steps_on_tpu() -> None:
-    least = least_step_tokens(None, "tpu")
+    least = least_step_tokens("tpu")
     buckets = all_buckets(16, 128, 16, least)
     assert {bucket_for(buckets, 1, tokens) for tokens in range(1, 17)} == {Bucket(1, 16, 16)}
 
 
 @pytest.mark.parametrize(("platform", "least"), [("cpu", 1), ("tpu", 16), ("gpu", 1), ("other", 1)])
-def test_the_platform_decides_unless_a_setting_does(platform: str, least: int) -> None:
-    assert least_step_tokens(None, platform) == least
-    assert least_step_tokens(3, platform) == 3
+def test_the_platform_decides(platform: str, least: int) -> None:
+    assert least_step_tokens(platform) == least
 
 
 def test_row_counts_rise_fourfold_up_to_the_limit() -> None:

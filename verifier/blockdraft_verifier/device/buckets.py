@@ -66,6 +66,6 @@ def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
 _LEAST_TOKENS = {"cpu": 1, "tpu": 16, "gpu": 1}
 
 
-def least_step_tokens(setting: int | None, platform: str) -> int:
-    """Return the fewest tokens of a compiled step; a setting of None is what the platform needs."""
-    return _LEAST_TOKENS.get(platform, 1) if setting is None else setting
+def least_step_tokens(platform: str) -> int:
+    """Return the fewest tokens of a compiled step."""
+    return _LEAST_TOKENS.get(platform, 1)

@@ -1,5 +1,6 @@
 """The paged cache: keys and values on the devices, features on the host."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -155,13 +156,11 @@ def cache_places(layout: CacheLayout) -> Any:
 
 def allocate_kv(layout: CacheLayout) -> LayerCaches:
     """Return zeroed keys and values, keys in even and values in odd head slots."""
-    where = layout.sharding
+    zeros = functools.partial(jnp.zeros, layout.shape, layout.dtype, device=layout.sharding)
+    if layout.stacked:
+        return [LayeredCache(zeros(), jnp.zeros((), jnp.int32, device=layout.replicated))]
     # Each of several can be updated in place.
-    count = 1 if layout.stacked else layout.num_layers
-    arrays = [jnp.zeros(layout.shape, layout.dtype, device=where) for _ in range(count)]
-    if not layout.stacked:
-        return arrays
-    return [LayeredCache(arrays[0], jnp.zeros((), jnp.int32, device=layout.replicated))]
+    return [zeros() for _ in range(layout.num_layers)]
 
 
 class Positions(NamedTuple):

@@ -191,7 +191,7 @@ class ModelRunner:
         """
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
-        least = least_step_tokens(None, jax.default_backend())
+        least = least_step_tokens(jax.default_backend())
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)

@@ -321,13 +321,14 @@ class Engine:
         block_size = drafter.block_size if drafter is not None else 1
         prompt_tokens = self.scheduler.prompt_tokens
         wanted = self.lengths.wanted(self.scheduler.running, block_size, prompt_tokens)
-        if wanted and self.drafts is not None and drafter is not None:
+        if self.drafts is None or drafter is None:
+            return
+        if wanted:
             usual = self.lengths.wait_seconds(wanted)
             patient = max(self.settings.draft_patience_seconds, usual)
             patient = min(patient, self.settings.draft_timeout_seconds)
             self.drafts.request(wanted, patient, least_chance=self.lengths.least_chance)
-        if self.drafts is not None and drafter is not None and drafter.learns:
-            self.drafts.send_to_learn(self.scheduler.running)
+        self.drafts.send_to_learn(self.scheduler.running)
 
     def _tell_released(self) -> None:
         if self.drafts is not None:
