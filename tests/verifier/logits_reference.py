@@ -4,9 +4,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
 from tests.verifier.support import CONFIG
 
+from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -57,6 +59,15 @@ class Asked:
         if banned | single | several == set(range(VOCAB)):
             return banned | single
         return banned | single | several
+
+
+def noise_at(sampling: Sampling, position: int) -> np.ndarray:
+    """Return the Gumbel noise of every token; none for a greedy choice."""
+    if not sampling.temperature:
+        return np.zeros(VOCAB)
+    words = jnp.asarray(seed_words(sampling.seed))[None]
+    [noise] = np.asarray(gumbel_noise(words, jnp.asarray([position]), jnp.arange(VOCAB)))
+    return np.asarray(noise)
 
 
 def reference(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -119,7 +120,7 @@ async def test_a_step_is_one_message_and_one_call_into_the_event_loop(
             calls.append(callback)
             return original(callback, *arguments, **options)
 
-        monkeypatch.setattr(server.stream, "_loop", _Loop(count))
+        monkeypatch.setattr(server.stream, "_loop", SimpleNamespace(call_soon_threadsafe=count))
         responses = []
         for step in range(TOKENS):
             await server.steps(1)
@@ -131,13 +132,6 @@ async def test_a_step_is_one_message_and_one_call_into_the_event_loop(
             assert [token for message in messages for token in message.token_ids] == tokens
             assert [bool(message.finish_reason) for message in messages] == [False] * 5 + [True]
             assert messages[-1].usage.output_tokens == TOKENS
-
-
-class _Loop:
-    """What a stream uses of an event loop."""
-
-    def __init__(self, call_soon_threadsafe: Callable[..., Any]) -> None:
-        self.call_soon_threadsafe = call_soon_threadsafe
 
 
 async def test_steps_that_were_not_read_are_one_message(
@@ -262,28 +256,6 @@ async def test_requests_against_the_rules_end_the_stream(engine: Engine, what: s
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
     await server.steps(1)
     assert engine.load().used_pages == 0
-
-
-async def test_a_failed_engine_ends_every_sequence(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, first = await opened(engine)
-    async with aclosing(server.responses):
-        for number, prompt in enumerate(PROMPTS):
-            await server.begin(number, prompt)
-        await server.steps(1)
-        await first
-
-        def fail(rows: object) -> None:
-            raise RuntimeError("the device is gone")
-
-        monkeypatch.setattr(engine._runner, "run", fail)
-        engine.start()
-        last = await anext(server.responses)
-        assert {each.sequence_id: error_of(each).reason for each in last.sequences} == {
-            0: "ENGINE_STOPPED",
-            1: "ENGINE_STOPPED",
-        }
 
 
 async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine) -> None:

@@ -21,14 +21,6 @@ def test_grammars_that_compile() -> None:
         trial(grammar)
 
 
-def test_says_what_is_wrong() -> None:
-    trial = GrammarTrial(tiny_tokenizer)
-    with pytest.raises(ServiceError, match="no output is possible") as caught:
-        trial(text_grammar({"$ref": "#"}))
-    assert caught.value.field == "sampling.constraint"
-    trial(GRAMMARS[0])
-
-
 def test_a_grammar_that_takes_too_long() -> None:
     trial = GrammarTrial(tiny_tokenizer, seconds=0.3)
     # Twice as long with each pattern.

@@ -259,11 +259,3 @@ def test_messages(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueT
     assert response.finish_reason == sent
     # Usage comes with the last message only.
     assert response.HasField("usage") == (reason is not None)
-
-
-def test_steps_follow_each_other_in_a_message() -> None:
-    message = pb.SequenceTokens()
-    add_step(message, TokensGained((6, 7)), finished_sequence())
-    add_step(message, TokensGained((8,)), finished_sequence())
-    assert list(message.token_ids) == [6, 7, 8]
-    assert list(message.step_sizes) == [2, 1]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from blockdraft_models.decoder.sampling import (
-    SamplingArrays,
     filter_logits,
     gumbel_noise,
     pack_sampling,
@@ -281,18 +280,6 @@ def test_a_vocabulary_smaller_than_the_alternatives() -> None:
     result = log_probs(logits, jnp.zeros(2, jnp.int32), jnp.asarray(True))
     assert result.top.shape == (2, SMALL_VOCAB)
     assert math.isclose(float(jnp.exp(result.top[0]).sum()), 1.0, rel_tol=1e-5)
-
-
-def test_options_are_taken_by_row() -> None:
-    arrays = pack_sampling([Sampling(0.5, 3, 0.25, 0.125, 2**33 + 7)], 2)
-    assert isinstance(arrays, SamplingArrays)
-    assert [np.asarray(array).tolist() for array in arrays] == [
-        [0.5, 0.0],
-        [3, 0],
-        [0.25, 1.0],
-        [0.125, 0.0],
-        [[7, 2], [0, 0]],
-    ]
 
 
 @pytest.mark.parametrize("narrow", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.5)])

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+from tests.verifier.device.attention_reference import Heads, Row
 
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import (
@@ -28,42 +29,8 @@ LAYOUTS = [(16, 2), (64, 1), (192, 4)]
 STALE = np.float32(1e30)
 
 
-@dataclass
-class Part:
-    """One row: a sequence of which the last `length` tokens are new."""
-
-    q: np.ndarray  # [length, heads, head_dim]
-    k: np.ndarray  # [context, kv_heads, head_dim]
-    v: np.ndarray
-
-    @property
-    def length(self) -> int:
-        return len(self.q)
-
-    @property
-    def context(self) -> int:
-        return len(self.k)
-
-
-def random_part(rng: np.random.Generator, length: int, context: int, kv_heads: int) -> Part:
-    def normal(count: int, heads: int) -> np.ndarray:
-        return rng.normal(0, 1, (count, heads, HEAD_DIM)).astype(np.float32)
-
-    return Part(normal(length, HEADS), normal(context, kv_heads), normal(context, kv_heads))
-
-
-def attend(part: Part) -> np.ndarray:
-    """Return causal attention of the row's tokens in float64."""
-    q, k, v = (array.astype(np.float64) for array in (part.q, part.k, part.v))
-    out = np.zeros_like(q)
-    for index in range(part.length):
-        visible = part.context - part.length + index + 1
-        for head in range(HEADS):
-            group = head // (HEADS // k.shape[1])
-            scores = k[:visible, group] @ q[index, head] / np.sqrt(HEAD_DIM)
-            weights = np.exp(scores - scores.max())
-            out[index, head] = weights / weights.sum() @ v[:visible, group]
-    return out
+def random_row(rng: np.random.Generator, length: int, context: int, kv_heads: int) -> Row:
+    return Row.random(rng, Heads(HEADS, kv_heads, HEAD_DIM), length, context)
 
 
 @jax.jit
@@ -90,7 +57,7 @@ class Ran:
 
 
 def run_paged(
-    parts: list[Part | None],
+    rows: list[Row | None],
     page_size: int,
     kv_heads: int,
     rng: np.random.Generator,
@@ -108,22 +75,23 @@ def run_paged(
     # Entries past the end of a sequence are some other page.
     table = rng.integers(0, num_pages, (ROWS, max_pages)).astype(np.int32)
     for index in range(ROWS):
-        part = parts[index] if index < len(parts) else None
+        row = rows[index] if index < len(rows) else None
         start = row_starts[-1]
-        if part is None:
+        if row is None:
             row_starts.append(start)
             contexts.append(0)
             continue
-        count = -(-part.context // page_size)
+        context = len(row.k)
+        count = -(-context // page_size)
         own = pages[index * max_pages : index * max_pages + count]
         table[index, :count] = own
-        stop, known = start + part.length, part.context - part.length
-        at = token_slots(own.tolist(), 0, part.context, page_size)
-        flat[at[:known], 0::2], flat[at[:known], 1::2] = part.k[:known], part.v[:known]
-        q[start:stop], k[start:stop], v[start:stop] = part.q, part.k[known:], part.v[known:]
+        stop, known = start + len(row.q), context - len(row.q)
+        at = token_slots(own.tolist(), 0, context, page_size)
+        flat[at[:known], 0::2], flat[at[:known], 1::2] = row.k[:known], row.v[:known]
+        q[start:stop], k[start:stop], v[start:stop] = row.q, row.k[known:], row.v[known:]
         slots[start:stop] = at[known:]
         row_starts.append(stop)
-        contexts.append(part.context)
+        contexts.append(context)
     before = flat.reshape(num_pages, page_size, 2 * kv_heads, HEAD_DIM)
     batch = RaggedBatch(
         jnp.asarray(np.array(row_starts, np.int32)),
@@ -140,7 +108,7 @@ def run_paged(
 
 def random_rows(
     seed: int, page_size: int, kv_heads: int, rng: np.random.Generator
-) -> list[Part | None]:
+) -> list[Row | None]:
     """Return one to four rows of together at most `TOKENS` tokens; some are padding."""
     choose = random.Random(seed)
     edges = [
@@ -148,29 +116,29 @@ def random_rows(
         for edge in (page_size, CONTEXT_CHUNK_TOKENS, 2 * CONTEXT_CHUNK_TOKENS)
         for offset in (-1, 0, 1)
     ]
-    parts: list[Part | None] = []
+    rows: list[Row | None] = []
     left = TOKENS
     for _ in range(choose.randint(1, ROWS)):
         if left == 0 or choose.random() < 0.1:
-            parts.append(None)
+            rows.append(None)
             continue
         length = choose.choice([1, 1, 4, choose.randint(1, left)])
         length = min(length, left)
         left -= length
         context = max(length, choose.choice([length, *edges, choose.randint(1, MAX_CONTEXT)]))
-        parts.append(random_part(rng, length, context, kv_heads))
-    return parts
+        rows.append(random_row(rng, length, context, kv_heads))
+    return rows
 
 
 @pytest.mark.parametrize(("page_size", "kv_heads"), LAYOUTS)
 @pytest.mark.parametrize("seed", range(8))
 def test_ragged_rows_attend_as_whole_sequences(page_size: int, kv_heads: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    parts = random_rows(seed, page_size, kv_heads, rng)
-    ran = run_paged(parts, page_size, kv_heads, rng)
-    for part, out in zip(parts, ran.out, strict=False):
-        if part is not None:
-            np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+    rows = random_rows(seed, page_size, kv_heads, rng)
+    ran = run_paged(rows, page_size, kv_heads, rng)
+    for row, out in zip(rows, ran.out, strict=False):
+        if row is not None:
+            np.testing.assert_allclose(out, row.attended(), rtol=1e-5, atol=1e-5)
     # The tokens' own slots hold their keys and values; padding has written nothing.
     expected = ran.before.copy()
     expected[ran.written] = ran.kv
@@ -181,15 +149,15 @@ def test_ragged_rows_attend_as_whole_sequences(page_size: int, kv_heads: int, se
 @pytest.mark.parametrize("edge", [16, CONTEXT_CHUNK_TOKENS, 2 * CONTEXT_CHUNK_TOKENS])
 def test_contexts_around_the_edges_of_pages_and_chunks(edge: int, offset: int) -> None:
     rng = np.random.default_rng(edge + offset)
-    parts: list[Part | None] = [
-        random_part(rng, 1, edge + offset, 2),
+    rows: list[Row | None] = [
+        random_row(rng, 1, edge + offset, 2),
         # Its tokens cross the edge.
-        random_part(rng, 8, edge + offset + 4, 2),
+        random_row(rng, 8, edge + offset + 4, 2),
     ]
-    ran = run_paged(parts, 16, 2, rng)
-    for part, out in zip(parts, ran.out, strict=False):
-        assert part is not None
-        np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+    ran = run_paged(rows, 16, 2, rng)
+    for row, out in zip(rows, ran.out, strict=False):
+        assert row is not None
+        np.testing.assert_allclose(out, row.attended(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("long_first", [False, True])
@@ -197,41 +165,41 @@ def test_a_long_context_beside_a_short_one_is_read_by_its_own_row_only(long_firs
     rng = np.random.default_rng(0)
     # Both fill whole chunks, so that neither reads a slot that is not its own.
     contexts = [4 * CONTEXT_CHUNK_TOKENS, CONTEXT_CHUNK_TOKENS]
-    parts = [random_part(rng, 16, context, 2) for context in contexts]
-    parts = parts if long_first else parts[::-1]
+    rows = [random_row(rng, 16, context, 2) for context in contexts]
+    rows = rows if long_first else rows[::-1]
     # A read past its end meets pages of nothing but NaN, which no weight of zero hides.
-    ran = run_paged([*parts], 16, 2, rng, stale=np.nan)
-    for part, out in zip(parts, ran.out, strict=False):
-        np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+    ran = run_paged([*rows], 16, 2, rng, stale=np.nan)
+    for row, out in zip(rows, ran.out, strict=False):
+        np.testing.assert_allclose(out, row.attended(), rtol=1e-5, atol=1e-5)
 
 
 def test_one_row_of_every_token_and_rows_of_one_token() -> None:
     rng = np.random.default_rng(0)
-    batches: list[list[Part | None]] = [
-        [random_part(rng, TOKENS, TOKENS, 2)],
-        [None, None, None, random_part(rng, TOKENS, MAX_CONTEXT, 2)],
-        [random_part(rng, 1, 1, 2) for _ in range(ROWS)],
-        [random_part(rng, TOKENS - 3, 200, 2), *(random_part(rng, 1, 9, 2) for _ in range(3))],
-        [*(random_part(rng, 1, 9, 2) for _ in range(3)), random_part(rng, TOKENS - 3, 200, 2)],
-        [random_part(rng, 9, 9, 2), random_part(rng, 9, 9, 2), random_part(rng, 9, 9, 2)],
+    batches: list[list[Row | None]] = [
+        [random_row(rng, TOKENS, TOKENS, 2)],
+        [None, None, None, random_row(rng, TOKENS, MAX_CONTEXT, 2)],
+        [random_row(rng, 1, 1, 2) for _ in range(ROWS)],
+        [random_row(rng, TOKENS - 3, 200, 2), *(random_row(rng, 1, 9, 2) for _ in range(3))],
+        [*(random_row(rng, 1, 9, 2) for _ in range(3)), random_row(rng, TOKENS - 3, 200, 2)],
+        [random_row(rng, 9, 9, 2), random_row(rng, 9, 9, 2), random_row(rng, 9, 9, 2)],
     ]
-    for parts in batches:
-        for part, out in zip(parts, run_paged(parts, 16, 2, rng).out, strict=False):
-            if part is not None:
-                np.testing.assert_allclose(out, attend(part), rtol=1e-5, atol=1e-5)
+    for rows in batches:
+        for row, out in zip(rows, run_paged(rows, 16, 2, rng).out, strict=False):
+            if row is not None:
+                np.testing.assert_allclose(out, row.attended(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_row_is_the_same_beside_any_others(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    part = random_part(rng, 5, 140, 2)
-    alone = run_paged([part], 16, 2, rng).out[0]
-    crowd: list[Part | None] = [
-        random_part(rng, int(rng.integers(1, 9)), int(rng.integers(9, MAX_CONTEXT)), 2)
+    row = random_row(rng, 5, 140, 2)
+    alone = run_paged([row], 16, 2, rng).out[0]
+    crowd: list[Row | None] = [
+        random_row(rng, int(rng.integers(1, 9)), int(rng.integers(9, MAX_CONTEXT)), 2)
         for _ in range(ROWS - 1)
     ]
     place = int(rng.integers(0, ROWS))
-    crowd.insert(place, part)
+    crowd.insert(place, row)
     np.testing.assert_array_equal(run_paged(crowd, 16, 2, rng).out[place], alone)
 
 

@@ -4,7 +4,6 @@
 """
 
 import itertools
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
+from tests.verifier.device.attention_reference import Heads, Row
 
 from blockdraft_models.decoder.attention import Reach
 from blockdraft_verifier.device import portable_attention as portable
@@ -29,54 +29,12 @@ WINDOW = 70
 STALE = 1e30
 
 
-@dataclass(frozen=True)
-class Heads:
-    count: int
-    kv: int
-    dim: int
-    dtype: str = "float32"
-
-    def normal(self, rng: np.random.Generator, rows: int, heads: int) -> np.ndarray:
-        values = rng.normal(0, 1, (rows, heads, self.dim)).astype(np.float32)
-        return np.asarray(jnp.asarray(values, self.dtype), np.float32)
-
-
 KINDS = [
     Heads(8, 1, 64),
     Heads(4, 2, 64, "bfloat16"),
     Heads(6, 2, 128),
     Heads(3, 1, 256),
 ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A sequence whose last tokens, as many as `q` has, are new."""
-
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-
-    @classmethod
-    def random(cls, rng: np.random.Generator, heads: Heads, length: int, context: int) -> "Row":
-        k, v = (heads.normal(rng, context, heads.kv) for _ in range(2))
-        return cls(heads.normal(rng, length, heads.count), k, v)
-
-    def attended(self, window: int, sinks: np.ndarray | None) -> np.ndarray:
-        """Return what its tokens see, in float64."""
-        (length, heads, dim), (context, kv_heads, _) = self.q.shape, self.k.shape
-        out = np.zeros(self.q.shape)
-        for index, head in np.ndindex(length, heads):
-            end = context - length + index + 1
-            seen = slice(max(0, end - window) if window else 0, end)
-            key, value = (
-                part[seen, head * kv_heads // heads].astype(np.float64) for part in (self.k, self.v)
-            )
-            scores = key @ self.q[index, head].astype(np.float64) / np.sqrt(dim)
-            weights = np.exp(scores)
-            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head]))
-            out[index, head] = weights @ value / total
-        return out
 
 
 def attend(

@@ -120,14 +120,6 @@ def test_pauses_double_up_to_the_longest_until_drafts_come_in_time(bench: Bench)
     assert sync.left_alone_seconds <= LEAVING_ALONE.initial_seconds
 
 
-def test_a_drafter_that_never_answers_is_lost_in_the_end(bench: Bench) -> None:
-    miss(bench)
-    bench.wire.waited += TIMEOUT - WAIT
-    bench.sync.collect(wait="none")
-    assert bench.sync.description is None
-    assert bench.repairs == {"stream_broken": 1}
-
-
 def test_the_end_of_an_idle_stream_is_noticed(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence)

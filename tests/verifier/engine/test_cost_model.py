@@ -204,30 +204,6 @@ def test_a_batch_over_the_largest_bucket_takes_several_steps() -> None:
     assert costs.verify_seconds(4, 64) == 16.0
 
 
-def test_times_are_learned_while_serving() -> None:
-    costs = model(FLAT, 10.0)
-    assert best(costs, estimates(0.9), 7) == 0
-    # The drafter was timed while something else was compiling.
-    for _ in range(60):
-        costs.drafts.observe(1, 7, 0.1)
-    assert costs.drafts.seconds(1, 7) == pytest.approx(0.1, abs=1e-3)
-    assert best(costs, estimates(0.9), 7) == 7
-
-
-def test_a_stalled_step_does_not_turn_the_policy_against_its_shape() -> None:
-    costs = model(FLAT, 0.1)
-    bad = estimates(0.05, rows=4)
-    assert best(costs, bad, 7) == 0
-    for _ in range(20):
-        costs.steps.observe(4, 4, 1.0)
-    # One plain step is held up by something else on the machine.
-    costs.steps.observe(4, 4, 100.0)
-    assert best(costs, bad, 7) == 0
-    for _ in range(3):
-        costs.steps.observe(4, 4, 1.0)
-    assert costs.verify_seconds(4, 4) == pytest.approx(1.0, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("accepted", "draft_seconds", "must_pay", "wait"),
     [

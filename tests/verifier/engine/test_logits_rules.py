@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.verifier.engine.test_loop import oracle
-from tests.verifier.logits_reference import VOCAB, random_case, reference
+from tests.verifier.logits_reference import VOCAB, noise_at, random_case, reference
 from tests.verifier.support import CONFIG, decode, link_to, make_engine
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.logits_rules import NO_RULES, TokenMasks
 
@@ -27,11 +25,7 @@ def test_the_choice_is_that_of_the_published_formulas(decoder: Decoder, plain: E
             tokens = [*request.prompt, *output]
             raw = target.logits(tokens)[-1]
             scores = reference(raw, asked, request.prompt, output)
-            noise = np.zeros(VOCAB)
-            if request.sampling.temperature:
-                words = jnp.asarray(seed_words(request.sampling.seed))[None]
-                place, every = jnp.asarray([len(tokens)]), jnp.arange(VOCAB)
-                noise = np.asarray(gumbel_noise(words, place, every))[0]
+            noise = noise_at(request.sampling, len(tokens))
             output.append(int(np.argmax(scores + noise)))
             changed += output[-1] != int(np.argmax(raw + noise))
             if output[-1] in asked.stops:

@@ -75,7 +75,7 @@ def test_greedy_output_is_that_of_the_reference(decoder: Decoder, plain: Engine)
         assert outcome.tokens == tokens[len(request.prompt) :]
 
 
-@pytest.mark.parametrize("right", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
 def test_drafting_never_changes_the_output(
     plain: Engine, drafting: Engine, method: ScriptedMethod, right: float
 ) -> None:

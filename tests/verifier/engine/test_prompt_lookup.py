@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.fakes.drafting import DraftRule
+from tests.verifier.engine.test_loop import oracle
 from tests.verifier.support import (
     TINY_ENGINE,
     MadeUpRunner,
@@ -135,12 +136,7 @@ def test_what_a_tenant_was_told_before_takes_fewer_steps() -> None:
 def test_the_drafter_takes_over_where_prompt_lookup_finds_nothing() -> None:
     request = GenerationRequest("a", tuple(range(100, 130)), max_output_tokens=24)
     [expected] = decoded([request])
-    known = [*request.prompt, *expected]
-
-    def right(position: int, anchor: int, length: int) -> list[int]:
-        return known[position + 1 : position + 1 + length]
-
-    [outcome] = decode(made(draft=right), [request])
+    [outcome] = decode(made(draft=oracle([request], [expected], 1.0)), [request])
     assert outcome.tokens == expected
     usage = outcome.usage
     by_drafter = sum(usage.accepted_per_position) - usage.prompt_lookup_accepted

@@ -13,8 +13,8 @@ from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, wi
 SIZES = (1, 2, 4, 8, 16)
 
 
-def model(seconds: dict[int, float], draft_seconds: float = 0.5, rows: int = 1) -> CostModel:
-    costs = CostModel({Bucket(rows, tokens, tokens): seconds[tokens] for tokens in seconds})
+def model(seconds: dict[int, float], draft_seconds: float = 0.5) -> CostModel:
+    costs = CostModel({Bucket(1, tokens, tokens): seconds[tokens] for tokens in seconds})
     costs.drafts = DraftCosts(8, (draft_seconds,))
     return costs
 
@@ -89,17 +89,13 @@ def test_drafts_that_end_early_leave_room_and_take_less_time() -> None:
 
 
 def test_of_several_sequences_the_likeliest_tokens_fill_the_step() -> None:
-    costs = CostModel({Bucket(4, size, size): size / 4 for size in (4, 8, 16)})
     sure, likely, poor = survival(1.0, 3), survival(0.9, 3), survival(0.05, 3)
     offers = [Offer(poor), Offer(sure), Offer([]), Offer(likely)]
-    costs = CostModel(
-        {Bucket(4, 4, 4): 1.0, Bucket(4, 8, 8): 1.1, Bucket(4, 16, 16): 3.0},
-    )
+    costs = CostModel({Bucket(4, 4, 4): 1.0, Bucket(4, 8, 8): 1.1, Bucket(4, 16, 16): 3.0})
     assert fastest(costs, offers, must_draft=False) == [Share(), Share(3), Share(), Share(1)]
 
 
 def test_one_sequence_is_drafted_for_while_another_copies() -> None:
-    costs = model(FLAT, 0.1, rows=4)
     offers = [
         Offer(survival(0.98, 7), whole(7), 2.0),
         Offer([], whole(7), 2.0),

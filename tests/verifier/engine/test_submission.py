@@ -24,21 +24,6 @@ def engine() -> Engine:
     return engine_over(MadeUpRunner(), replace(TINY_ENGINE, scheduler=LIMITS))
 
 
-def test_cancelling_frees_the_pages(engine: Engine) -> None:
-    outcomes = [Outcome(), Outcome()]
-    kept = GenerationRequest("kept", (1, 2), max_output_tokens=10)
-    [expected] = decode(engine, [kept])
-    engine.submit(kept, outcomes[0])
-    dropped = engine.submit(GenerationRequest("x", (3, 4), max_output_tokens=90), outcomes[1])
-    for _ in range(3):
-        engine.step()
-    engine.cancel(dropped)
-    finish(engine)
-    assert engine.load().used_pages == 0
-    assert len(outcomes[1].tokens) < 10
-    assert outcomes[0].tokens == expected.tokens
-
-
 def test_a_full_queue_is_refused_and_replays_have_capacity_of_their_own(engine: Engine) -> None:
     new = GenerationRequest("q", (1, 2), max_output_tokens=3)
     replay = replace(new, replay=True)

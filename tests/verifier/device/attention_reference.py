@@ -1,0 +1,48 @@
+"""Attention of a row of a step over its whole sequence, in float64."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Heads:
+    count: int
+    kv: int
+    dim: int
+    dtype: str = "float32"
+
+    def normal(self, rng: np.random.Generator, rows: int, heads: int) -> np.ndarray:
+        values = rng.normal(0, 1, (rows, heads, self.dim)).astype(np.float32)
+        return np.asarray(jnp.asarray(values, self.dtype), np.float32)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sequence whose last tokens, as many as `q` has, are new."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, heads: Heads, length: int, context: int) -> "Row":
+        k, v = (heads.normal(rng, context, heads.kv) for _ in range(2))
+        return cls(heads.normal(rng, length, heads.count), k, v)
+
+    def attended(self, window: int = 0, sinks: np.ndarray | None = None) -> np.ndarray:
+        """Return what its tokens see, in float64."""
+        (length, heads, dim), (context, kv_heads, _) = self.q.shape, self.k.shape
+        out = np.zeros(self.q.shape)
+        for index, head in np.ndindex(length, heads):
+            end = context - length + index + 1
+            seen = slice(max(0, end - window) if window else 0, end)
+            key, value = (
+                part[seen, head * kv_heads // heads].astype(np.float64) for part in (self.k, self.v)
+            )
+            scores = key @ self.q[index, head].astype(np.float64) / np.sqrt(dim)
+            weights = np.exp(scores)
+            total = weights.sum() + (0 if sinks is None else np.exp(sinks[head]))
+            out[index, head] = weights @ value / total
+        return out
