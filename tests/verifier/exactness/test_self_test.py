@@ -83,24 +83,11 @@ def faulty(kind: type[Decoder], settings: EngineSettings = SMALL) -> ModelRunner
     return compiled(tiny(kind, num_layers=1), settings)
 
 
-def test_shapes_that_round_differently_are_named() -> None:
-    found = self_test(faulty(ShapeDependent))
-    assert not found.exact
-    assert found.classes[0] == (Bucket(1, 1, 1), Bucket(1, 2, 1), Bucket(1, 4, 1))
-    assert len(found.classes) == 2
-
-
 def test_what_is_rare_takes_more_positions() -> None:
     limits = replace(SMALL.scheduler, max_context_tokens=192)
     runner = faulty(RarelyShapeDependent, replace(SMALL, num_pages=160, scheduler=limits))
     assert self_test(runner).exact
     assert not self_test(runner, span=27).exact
-
-
-def test_rows_that_round_differently_are_found() -> None:
-    found = self_test(faulty(RowDependent))
-    assert not found.exact
-    assert Bucket(4, 4, 4) in found.unsteady
 
 
 @pytest.mark.parametrize(("pages", "context"), [(2, 8), (1, 4)])
@@ -135,7 +122,9 @@ def enforced(kind: type[Decoder], *, allow_inexact: bool = False) -> Engine:
     return engine_over(runner, SMALL, self_test=test)
 
 
-def test_shapes_that_round_differently_are_padded(caplog: pytest.LogCaptureFixture) -> None:
+def test_shapes_that_round_differently_are_padded_and_decode_alone_as_in_a_crowd(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     engine = enforced(ShapeDependent)
     assert engine.exactness is not None
     assert engine.exactness.exact
@@ -148,10 +137,6 @@ def test_shapes_that_round_differently_are_padded(caplog: pytest.LogCaptureFixtu
     assert Bucket(1, 1, 1) not in costs.steps.by_bucket
     [family] = engine.metrics.padded_shapes.collect()
     assert family.samples[0].value == len(engine.exactness.padded)
-
-
-def test_padded_steps_decode_alone_as_in_a_crowd() -> None:
-    engine = enforced(ShapeDependent)
     requests = random_requests(5, count=6)
     for request, crowd in zip(requests, decode(engine, requests), strict=True):
         engine.forget_prefixes()
