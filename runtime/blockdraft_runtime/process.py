@@ -21,6 +21,7 @@ from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.logs import recent_faults
 from blockdraft_runtime.settings.process import ProcessSettings
+from blockdraft_runtime.sockets import refuse_taken_socket
 from blockdraft_runtime.status import unary_errors
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ async def serve(
 
     Args:
         application: The servicers and their life cycle.
-        settings: Where to listen; `OSError` if the address cannot be bound.
+        settings: Where to listen; `OSError` if an address cannot be bound, or a unix socket is taken.
         server: One without ports, made by a caller that needs interceptors.
         credentials: Of the port; None serves plaintext.
         second: A second address for the same services, and its credentials.
@@ -139,6 +140,7 @@ async def serve(
         enable_server_reflection(reflected, server)
     ports = [(settings.address, credentials), *([] if second is None else [second])]
     for address, how in ports:
+        refuse_taken_socket(address)
         try:
             if how is None:
                 server.add_insecure_port(address)
@@ -152,6 +154,7 @@ async def serve(
     # A server of its own: its services are not for callers of the public address.
     control = None
     if settings.control_address is not None:
+        refuse_taken_socket(settings.control_address)
         control = grpc.aio.server()
         health_pb2_grpc.add_HealthServicer_to_server(health, control)
         debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, control)

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -157,6 +158,30 @@ async def test_an_address_in_use_is_an_error() -> None:
             await serve(App(), ProcessSettings(f"127.0.0.1:{port}"))
     finally:
         await server.stop(None)
+
+
+async def test_a_unix_socket_of_another_process_is_left_to_it() -> None:
+    taken = "another process listens there"
+    async with running(App(loaded=True)) as (address, control, ready):
+        await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
+        with pytest.raises(OSError, match=f"{address}: {taken}"):
+            await serve(App(), ProcessSettings(address))
+        with unix_address() as free, pytest.raises(OSError, match=f"{control}: {taken}"):
+            await serve(App(), ProcessSettings(free, control_address=control))
+        assert await status_at(address) == SERVING
+        assert await status_at(control) == SERVING
+
+
+async def test_a_unix_socket_that_a_killed_process_left_is_replaced() -> None:
+    stop = asyncio.Event()
+
+    async def end() -> None:
+        stop.set()
+
+    with unix_address() as address:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(address.removeprefix("unix:"))
+        await serve(App(loaded=True), ProcessSettings(address), stop_requested=stop, on_ready=end)
 
 
 async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) -> None:

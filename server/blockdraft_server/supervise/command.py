@@ -28,6 +28,7 @@ from blockdraft_runtime.settings.drafter import (
     NO_DRAFTER_STATUS,
     DrafterSettings,
 )
+from blockdraft_runtime.sockets import refuse_taken_socket
 from blockdraft_server.supervise.plan import (
     DRAFTER,
     USAGE_STATUS,
@@ -167,12 +168,11 @@ def refuse_taken_ports(plan: ServePlan) -> None:
 def refuse_taken_port(flag: str, address: str) -> None:
     """Raise `OSError` if an address `host:port` cannot be had, `ValueError` if it is none.
 
-    The path of a unix socket is not checked.
-
     The kernel spreads connections over all processes of a user that share a port, so a second
     service on that of several servers would silently get half of their callers.
     """
     if address.startswith("unix"):
+        refuse_taken_socket(address)
         return
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
