@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry, Counter
-from tests.e2e.tiny_training import train_drafter
 from tests.fakes.drafting import ScriptedMethod, SessionLink
 from tests.models.tiny import write_hf_checkpoint
+from tests.training.pair import reporter, write_rows
 from tests.verifier.exactness.contract import Contract
 from tests.verifier.support import (
     LAYER_IDS,
@@ -34,6 +34,11 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings, SentForm
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_training.corpus.rows import CorpusRow
+from blockdraft_training.export import export_drafter
+from blockdraft_training.loop.run import train
+from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.settings import DFlashSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.loop import Engine
@@ -198,15 +203,29 @@ def engine_config(
     )
 
 
-def train_on_answers(setting: Setting, directory: Path, link: DraftLink) -> None:
+def train_on_answers(setting: Setting, folder: Path, link: DraftLink) -> None:
     """Train a drafter on what the target says to the very requests it will be used for."""
     answers = setting.answers(setting.engine(link), 16, max_draft=0)
-    texts: list[Sequence[int]] = [
-        [*request.prompt, *answer.tokens]
-        for request, answer in zip(setting.requests, answers, strict=True)
+    rows = [
+        CorpusRow(each.request_id, "", each.sampling.temperature, each.prompt, tuple(said.tokens))
+        for each, said in zip(setting.requests, answers, strict=True)
     ]
-    fingerprint = setting.checkpoint.fingerprint
-    train_drafter(setting.decoder, fingerprint, texts, directory, BLOCK_SIZE)
+    settings = DFlashSettings(
+        corpus=(write_rows(rows, folder / "corpus.jsonl"),),
+        output=folder / "run",
+        target=str(setting.path),
+        feature_layers=LAYER_IDS,
+        block_size=BLOCK_SIZE,
+        steps=150,
+        batch_size=4,
+        blocks_per_sequence=8,
+        learning_rate=3e-3,
+        distillation=0.0,
+        hot_vocabulary=0,
+        validation_rows=0,
+    )
+    recipe = DFlashRecipe(settings)
+    export_drafter(train(recipe, reporter()), recipe, folder / "drafter", "")
 
 
 def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> None:
@@ -217,7 +236,7 @@ def test_tiny_target_with_trained_random_and_wrong_drafters(tmp_path: Path) -> N
     setting = Setting(tmp_path / "target", config, requests=6, prompt_tokens=56, output=20)
     # The same features for two, raw ones, so that the target's steps are compiled once for them.
     wrong = setting.wrong_drafter(LAYER_IDS)
-    train_on_answers(setting, tmp_path / "drafter", SessionLink(wrong))
+    train_on_answers(setting, tmp_path, SessionLink(wrong))
     eagle3 = Eagle3Config.default_for(
         setting.checkpoint.config, block_size=BLOCK_SIZE, target_layer_ids=LAYER_IDS
     )
