@@ -21,6 +21,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int
 
+from blockdraft_models.cache import write_at_once
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_training.batches import padded_length
 from blockdraft_training.corpus.rows import CorpusRow
@@ -167,11 +168,8 @@ class FeatureCache:
 
     def _write_progress(self, done: int) -> None:
         self._done = done
-        path = self._progress_path
-        scratch = path.with_suffix(".tmp")
         progress = {**self._identity, "layer_ids": self.spec.layer_ids, "batches_done": done}
-        scratch.write_text(json.dumps(progress), encoding="utf-8")
-        scratch.replace(path)
+        write_at_once(self._progress_path, json.dumps(progress).encode())
 
 
 def length_batches(rows: Sequence[CorpusRow]) -> Iterator[tuple[tuple[int, ...], int]]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from blockdraft_models.cache import write_at_once
 from blockdraft_training.corpus.lines import LineFile, read_lines
 from blockdraft_training.errors import CorpusError
 from blockdraft_training.settings import without_suffixes
@@ -96,10 +97,7 @@ def read_manifest(corpus: Path) -> CorpusManifest | None:
 def write_manifest(corpus: Path, manifest: CorpusManifest) -> None:
     """Write the manifest of a corpus; an earlier one stays whole until the new one is."""
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n"
-    path = manifest_path(corpus)
-    unfinished = path.with_name(f".{path.name}.new")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    write_at_once(manifest_path(corpus), text.encode())
 
 
 def read_corpus(paths: Sequence[Path], *, vocab_size: int, fingerprint: str) -> list[CorpusRow]:
