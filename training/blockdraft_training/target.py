@@ -70,10 +70,10 @@ class HotVocabulary:
 
     @classmethod
     def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
-        """Return the `size` most frequent ids, all if there are no more."""
-        size = min(size, len(counts))
+        """Return the `size` most frequent ids; all if there are no more, or it is 0."""
         # Stable: among equals the smaller id, so that every run picks the same ones.
-        return cls.with_ids(np.sort(np.argsort(-counts, kind="stable")[:size]), len(counts))
+        chosen = np.argsort(-counts, kind="stable")[: size or None]
+        return cls.with_ids(np.sort(chosen), len(counts))
 
     @classmethod
     def with_ids(cls, ids: Int[np.ndarray, " hot"], vocab_size: int) -> "HotVocabulary":
@@ -81,6 +81,11 @@ class HotVocabulary:
         index = np.full(vocab_size, -1, np.int32)
         index[ids] = np.arange(len(ids), dtype=np.int32)
         return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
+
+    @property
+    def draft_ids(self) -> np.ndarray | None:
+        """The ids that a drafter of this vocabulary can draft; None for all."""
+        return np.asarray(self.ids) if len(self.ids) < len(self.index) else None
 
 
 def frequencies(completions: Sequence[Sequence[int]], vocab_size: int) -> Int[np.ndarray, " vocab"]:

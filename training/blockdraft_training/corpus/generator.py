@@ -13,6 +13,7 @@ from jaxtyping import DTypeLike
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import seed_words
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_training.corpus.decoding import (
     NO_TOKEN,
     RowPrompts,
@@ -39,7 +40,7 @@ class BatchShape:
 
     def padded_length(self, tokens: int) -> int:
         """Return to how many tokens a prompt is padded."""
-        return max(SHORTEST_PADDED_PROMPT, 1 << (tokens - 1).bit_length())
+        return max(SHORTEST_PADDED_PROMPT, next_power_of_two(tokens))
 
     @property
     def starts(self) -> int:

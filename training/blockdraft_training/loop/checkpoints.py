@@ -55,9 +55,7 @@ class Checkpoints:
             ) from error
 
     def restore(self, like: TrainState) -> TrainState:
-        """Return the newest checkpoint, placed as `like` is."""
-        if self.latest is None:
-            raise TrainingError(f"{self.directory} has no checkpoint")
+        """Return the newest checkpoint, which there must be, placed as `like` is."""
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _tree(like))
         try:
             tree = self._manager.restore(self.latest, args=ocp.args.StandardRestore(abstract))

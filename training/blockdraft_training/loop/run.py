@@ -86,9 +86,8 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
         raise TrainingError(f"{settings.validation_rows} validation rows leave none to train on")
     training = [rows[number] for number in numbers]
     counts = frequencies([row.response for row in training], target.config.vocab_size)
-    hot = HotVocabulary.of(counts, settings.hot_vocabulary or target.config.vocab_size)
-    draft_ids = np.asarray(hot.ids) if len(hot.ids) < len(counts) else None
-    model = recipe.initial_model(decoder, target, draft_ids)
+    hot = HotVocabulary.of(counts, settings.hot_vocabulary)
+    model = recipe.initial_model(decoder, target, hot.draft_ids)
     spec = FeatureSpec(model.config.target_layer_ids)
     checkpoints = Checkpoints(
         settings.output, {**settings.identity(), "target": target.fingerprint}
@@ -116,7 +115,7 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
         checkpoints.close()
     return TrainedDrafter(
         model=with_weights(model)(jax.device_get(state.params), jnp.float32),
-        draft_ids=draft_ids,
+        draft_ids=hot.draft_ids,
         target=target,
         history=history.entries,
         rows=len(training),

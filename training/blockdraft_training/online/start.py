@@ -27,6 +27,7 @@ from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.methods.dflash import DFlashRecipe, refuse_untrainable
+from blockdraft_training.methods.recipe import with_weights
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.traffic import Form
 from blockdraft_training.target import HotVocabulary
@@ -110,11 +111,9 @@ def find_start(
 
 def exported(model: DFlash) -> DFlash:
     """Return a drafter in float32 with the values that its file will have."""
-    graph, state = nnx.split(model)
-    weights = nnx.to_pure_dict(state)
-    rounded = jax.tree.map(lambda each: each.astype(jnp.bfloat16).astype(jnp.float32), weights)
-    nnx.replace_by_pure_dict(state, rounded)
-    return nnx.merge(graph, state)
+    weights = nnx.to_pure_dict(nnx.state(model))
+    rounded = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), weights)
+    return with_weights(model)(rounded, jnp.float32)
 
 
 def add_version(
@@ -145,13 +144,13 @@ def _initialize(store: VersionStore, recipe: DFlashRecipe, target: Checkpoint) -
     logger.info("there is no drafter: one is made from the target's own layers")
     settings = recipe.settings
     decoder, _ = load_decoder(resolve_target(settings.target), dtype=jnp.float32)
-    vocab = target.config.vocab_size
-    hot = HotVocabulary.of(np.zeros(vocab, np.int64), settings.hot_vocabulary or vocab)
-    draft_ids = np.asarray(hot.ids) if len(hot.ids) < vocab else None
-    model = recipe.initial_model(decoder, target, draft_ids)
+    ids = HotVocabulary.of(
+        np.zeros(target.config.vocab_size, np.int64), settings.hot_vocabulary
+    ).draft_ids
+    model = recipe.initial_model(decoder, target, ids)
     model.config = replace(model.config, trained=False)
     return add_version(
-        store, recipe, model, draft_ids, kind="initialized", reason="the target's own layers"
+        store, recipe, model, ids, kind="initialized", reason="the target's own layers"
     )
 
 

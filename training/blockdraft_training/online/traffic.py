@@ -19,6 +19,7 @@ from blockdraft_drafter.learning.samples import (
     SampleStore,
     TrainingSample,
 )
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_training.batches import BatchBuilder
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.loop.held_out import digest
@@ -256,4 +257,4 @@ def row_of(sample: TrainingSample) -> CorpusRow:
 
 def padded(tokens: int) -> int:
     """Return a length rounded up to a power of two."""
-    return max(_SHORTEST, 1 << (tokens - 1).bit_length())
+    return max(_SHORTEST, next_power_of_two(tokens))
