@@ -9,12 +9,11 @@ from typing import Literal
 
 from blockdraft_bench.datasets import OWN_SETS, TEST_SETS
 from blockdraft_runtime.configuration.definition import group, setting
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, TARGET_HELP, Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy
 
 RESULTS = Path("bench-results")
 DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
-TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
 DTYPE_HELP = "of weights, KV cache and draft KV caches; `auto` as when serving"
 BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor included"
 LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its anchor"

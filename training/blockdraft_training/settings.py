@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockdraft_runtime.configuration.definition import check, required, setting
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, TARGET_HELP, Dtype
 
 Optimizer = Literal["adamw", "muon"]
 PositionWeights = Literal["decay", "survival"]
 
 # Share of the steps with a linearly rising rate (arXiv 2602.06036, appendix A.1).
 WARMUP_SHARE = 0.04
-
-_TARGET = "target model: a known name, a directory, a `.gguf` file or a hub id"
 
 
 def without_suffixes(name: str) -> str:
@@ -50,7 +48,7 @@ class CorpusSettings:
         "`NAME.jsonl`",
         metavar="FILE",
     )
-    target: str = setting(DEFAULT_TARGET, _TARGET, alias="model", metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     prompts: tuple[PromptFile, ...] = setting(
         (),
         "files of prompts to answer, `.jsonl`, `.jsonl.gz` or `.jsonl.xz`; NAME is their source, "
@@ -139,7 +137,7 @@ class TrainSettings:
         "was begun there is resumed",
         metavar="DIR",
     )
-    target: str = setting(DEFAULT_TARGET, _TARGET, alias="model", metavar="SPEC")
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     init: str = setting(
         "target",
         "where weights start: `target` (copies of its layers), `random`, or a drafter's directory",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_runtime.configuration.definition import check, setting
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, Dtype
+from blockdraft_runtime.settings.process import DEFAULT_TARGET, TARGET_HELP, Dtype
 from blockdraft_training.settings import DFlashSettings
 
 # A drafter that drafts well is changed little by little; one made of the target's layers has
@@ -42,12 +42,7 @@ class Schedule:
 class FolderSettings:
     """Where the drafter keeps its samples and versions."""
 
-    target: str = setting(
-        DEFAULT_TARGET,
-        "target model: a known name, a directory, a `.gguf` file or a hub id",
-        alias="model",
-        metavar="SPEC",
-    )
+    target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     directory: Path | None = setting(
         None,
         "folder of training samples, versions and candidate; unset: that of the target in "
