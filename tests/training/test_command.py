@@ -57,9 +57,9 @@ def test_what_is_wrong_is_said_without_a_trace(
 ) -> None:
     corpus = str(tmp_path / "none.jsonl")
     assert train("--corpus", corpus, "--output", str(tmp_path), "--target", str(pair.target)) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("blockdraft train: ")
-    assert corpus in message
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("blockdraft train: ")
+    assert corpus in line
     with pytest.raises(SystemExit) as caught:
         train("--corpus", corpus, "--output", str(tmp_path), "--block-size", "1")
     assert caught.value.code == 2
@@ -98,5 +98,5 @@ def test_each_phase_has_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         for done in range(1, 4):
             report.features(done, 3)
         for step in range(1, 4):
-            report.reading(Reading(step, 1.0, (0.5,), 1.5, 1.0), 3)
+            report.reading(Reading(step, 1.0, (0.5,), 1.5, 1.0, Throughput(1.0, 1.0)), 3)
     assert added == ["features", "training"]

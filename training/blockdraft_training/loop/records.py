@@ -35,10 +35,9 @@ class Reading:
     accuracy: tuple[float, ...]  # of each drafted position by itself
     acceptance_length: float  # expected τ at random anchors of the training batches
     seconds: float  # of training since this process began
-    throughput: Throughput | None = None  # speed, where it was measured
-    validation: Acceptance | None = (
-        None  # acceptance on held-out completions, where it was measured
-    )
+    throughput: Throughput  # speed
+    # Acceptance on held-out completions, where it was measured.
+    validation: Acceptance | None = None
 
     @classmethod
     def of(
@@ -58,16 +57,13 @@ class Reading:
     def line(self, steps: int) -> str:
         """Return what people see of it, in a run of so many steps."""
         accuracy = " ".join(f"{share:.2f}" for share in self.accuracy[:_SHOWN_POSITIONS])
+        speed, left = self.throughput, (steps - self.step) / self.step * self.seconds
         line = (
             f"step {self.step}/{steps}  loss {self.loss:.3f}"
             f"  τ {self.acceptance_length:.2f}  accuracy {accuracy}"
+            f"  {speed.positions_per_second:,.0f} positions/s"
+            f"  {speed.tokens_per_second:,.0f} tokens/s  {left / 60:.0f} min left"
         )
-        if (speed := self.throughput) is not None:
-            left = (steps - self.step) / self.step * self.seconds
-            line += (
-                f"  {speed.positions_per_second:,.0f} positions/s"
-                f"  {speed.tokens_per_second:,.0f} tokens/s  {left / 60:.0f} min left"
-            )
         if self.validation is not None:
             by_source = " ".join(f"{k} {v:.2f}" for k, v in self.validation.by_source.items())
             line += f"  held out τ {self.validation.acceptance_length:.2f} ({by_source})"
