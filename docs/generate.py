@@ -122,10 +122,7 @@ def _configuration(command: str) -> Configuration[Any] | None:
 def _rows(command: str) -> Iterator[Row]:
     parser = argparse.ArgumentParser()
     configuration = _configuration(command)
-    adds: Any = implemented()[command]
-    if not hasattr(adds, "add_arguments"):
-        adds = configuration  # a measurement has no flags but those of its settings
-    adds.add_arguments(parser)
+    implemented()[command].add_arguments(parser)
     settings = {} if configuration is None else configuration.settings
     for action in parser._actions:
         flags = [flag for flag in action.option_strings if flag not in _EVERYWHERE]

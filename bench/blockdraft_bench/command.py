@@ -37,11 +37,6 @@ class Measurement:
         return self.path.partition(".")[0]
 
     @property
-    def module(self) -> str:
-        """The module's whole name."""
-        return f"blockdraft_bench.{self.path}"
-
-    @property
     def configuration(self) -> Configuration[Any]:
         """How it comes to its settings."""
         return Configuration(f"bench {self.name}", self.settings)
@@ -91,7 +86,7 @@ def _measure(measurement: Measurement, args: argparse.Namespace) -> None:
     # Imported here: `--help` must not wait for jax.
     from blockdraft_bench.run import Run
 
-    module = importlib.import_module(measurement.module)
+    module = importlib.import_module(f"blockdraft_bench.{measurement.path}")
     with Run(measurement.name, configuration.flags(settings), settings.result) as run:
         result = module.measure(settings, run)
     run.publish(result)

@@ -20,14 +20,27 @@ if TYPE_CHECKING:
 # Heavy modules are imported where they are used: `--help` must not wait for jax.
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """A command of a command; its flags are those of the configuration, if it has one."""
+    """A command of a command."""
 
     summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     configuration: Configuration[Any] | None = None
+    # Adds the arguments that are no settings.
+    add_more: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add all arguments."""
+        if self.configuration is not None:
+            self.configuration.add_arguments(parser)
+        if self.add_more is not None:
+            self.add_more(parser)
 
 
 def add_subcommands(parser: argparse.ArgumentParser, subcommands: Mapping[str, Subcommand]) -> None:
@@ -130,26 +143,18 @@ def _edit_card(args: argparse.Namespace) -> int:
     return 0
 
 
-def _configured(
-    summary: str, configuration: Configuration[Any], run: Callable[[argparse.Namespace], int]
-) -> Subcommand:
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        configuration.add_arguments(parser)
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-    return Subcommand(summary, add_arguments, run, configuration)
-
-
 _CORPUS = Configuration("train corpus", CorpusSettings)
 _DFLASH = Configuration("train dflash", DFlashSettings)
 _EAGLE3 = Configuration("train eagle3", TrainSettings)
 
 SUBCOMMANDS = {
-    "corpus": _configured("let the target answer prompts: training data", _CORPUS, _make_corpus),
-    "dflash": _configured("train a DFlash drafter", _DFLASH, _train_dflash),
-    "eagle3": _configured("train an EAGLE-3 drafter", _EAGLE3, _train_eagle3),
+    "corpus": Subcommand(
+        "let the target answer prompts: training data", _make_corpus, _CORPUS, add_json
+    ),
+    "dflash": Subcommand("train a DFlash drafter", _train_dflash, _DFLASH, add_json),
+    "eagle3": Subcommand("train an EAGLE-3 drafter", _train_eagle3, _EAGLE3, add_json),
     "card": Subcommand(
-        "put measured acceptance into a drafter's card", _add_card_arguments, _edit_card
+        "put measured acceptance into a drafter's card", _edit_card, add_more=_add_card_arguments
     ),
 }
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_training.command import Subcommand, add_subcommands, run_subcommand
+from blockdraft_training.command import (
+    Subcommand,
+    add_json,
+    add_subcommands,
+    run_subcommand,
+)
 from blockdraft_training.online.run import CONFIGURATION, run_learner
 from blockdraft_training.online.settings import FolderSettings
 
@@ -32,11 +37,6 @@ def _folder(configuration: Configuration[FolderSettings], args: argparse.Namespa
 
     target = load_checkpoint_config(resolve_target(settings.target))
     return settings.directory_for(target.fingerprint)
-
-
-def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    _LIST.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -79,9 +79,8 @@ def _line(version: Version, *, current: bool) -> str:
     return line.rstrip()
 
 
-def _add_promote_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_number(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", metavar="N", type=int, help="number of the version")
-    _PROMOTE.add_arguments(parser)
 
 
 def _promote(args: argparse.Namespace) -> int:
@@ -96,8 +95,7 @@ def _roll_back(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_clear_arguments(parser: argparse.ArgumentParser) -> None:
-    _CLEAR.add_arguments(parser)
+def _add_versions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--versions", action="store_true", help="delete the versions and the candidate too"
     )
@@ -124,19 +122,12 @@ def _clear(args: argparse.Namespace) -> int:
 
 SUBCOMMANDS = {
     "run": Subcommand(
-        "learn from training samples, until it is stopped",
-        CONFIGURATION.add_arguments,
-        run_learner,
-        CONFIGURATION,
+        "learn from training samples, until it is stopped", run_learner, CONFIGURATION
     ),
-    "list": Subcommand(
-        "show the versions and the progress of learning", _add_list_arguments, _list, _LIST
-    ),
-    "promote": Subcommand("let a version serve", _add_promote_arguments, _promote, _PROMOTE),
-    "rollback": Subcommand(
-        "return to the version before", _ROLLBACK.add_arguments, _roll_back, _ROLLBACK
-    ),
-    "clear": Subcommand("delete the training samples", _add_clear_arguments, _clear, _CLEAR),
+    "list": Subcommand("show the versions and the progress of learning", _list, _LIST, add_json),
+    "promote": Subcommand("let a version serve", _promote, _PROMOTE, _add_number),
+    "rollback": Subcommand("return to the version before", _roll_back, _ROLLBACK),
+    "clear": Subcommand("delete the training samples", _clear, _CLEAR, _add_versions),
 }
 
 
