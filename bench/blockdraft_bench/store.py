@@ -21,14 +21,14 @@ Record = TypeVar("Record")
 class ResultStore(Generic[Record]):
     """The records so far under one choice of settings; each key has at most one."""
 
-    def __init__(self, record: Any, settings: str, path: Path | None = None) -> None:
+    def __init__(self, record: Any, settings: str, path: Path) -> None:
         """Read what is there.
 
         Args:
             record: Type of what is kept, as msgspec takes it.
             settings: Digest of all that decides a record beside its key. Lines with another one
                 are left alone.
-            path: The file, made when the first record comes; None keeps them in memory only.
+            path: The file, made when the first record comes.
 
         Raises:
             BenchError: If the file holds something else.
@@ -39,7 +39,7 @@ class ResultStore(Generic[Record]):
         self._records: dict[Key, Record] = {}
         # Of the records that were there.
         self._times: dict[Key, datetime.datetime] = {}
-        if path is not None and path.exists():
+        if path.exists():
             self._read(path)
 
     def get(self, key: Key) -> Record | None:
@@ -62,8 +62,6 @@ class ResultStore(Generic[Record]):
         if key in self._records:
             return
         self._records[key] = record
-        if self._path is None:
-            return
         now = datetime.datetime.now().astimezone()
         line = {"settings": self._settings, "time": now, "key": key, "record": record}
         with self._path.open("ab") as file:

@@ -1,6 +1,7 @@
 """Acceptance: by hand, with drafters right exactly as often as they are told, and as a command."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +34,8 @@ from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 
 
-def completion(*accepted: int, stopped: bool = False, tokens: tuple[int, ...] = (1,)) -> Completion:
-    return Completion(tokens, tuple((3, count) for count in accepted), stopped)
+def completion(*accepted: int, tokens: tuple[int, ...] = (1,)) -> Completion:
+    return Completion(tokens, tuple((3, count) for count in accepted), stopped=False)
 
 
 def by_hand(
@@ -109,7 +110,7 @@ def measure(
         limits,
         [(DRAFTED,), (PLAIN,)],
         in_groups(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}, top_p=1.0),
-        store or ResultStore(dict[str, Completion], "x"),
+        store or ResultStore(dict[str, Completion], "x", Path(os.devnull)),
         many_at_a_time=True,
         on_completions=on_completion,
     )

@@ -59,12 +59,6 @@ def test_says_what_is_taken_over_and_from_when(
     assert not capsys.readouterr().err
 
 
-def test_without_a_file_records_stay_in_memory() -> None:
-    store: ResultStore[Record] = ResultStore(Record, "s")
-    store.add(KEY, RECORD)
-    assert store.get(KEY) == RECORD
-
-
 def test_other_settings_are_left_alone_however_they_look(path: Path) -> None:
     store = opened(path, "other")
     assert store.get(KEY) is None

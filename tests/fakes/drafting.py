@@ -3,7 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -94,7 +94,7 @@ class SessionTransport:
         fault: Callable[[], str | None] = lambda: None,
         learn: Callable[[], StreamLearner] | None = None,
     ) -> None:
-        self.description = describe(method, learns=learn is not None)
+        self.description = replace(describe(method), learns=learn is not None)
         self.feature_writer = MessageWriter()
         self.session = Session(method, pool, None, None if learn is None else learn())
         self._fault = fault

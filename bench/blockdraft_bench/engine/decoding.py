@@ -93,7 +93,7 @@ class InProcessTransport:
         self._session.close()
 
 
-def describe(method: DraftMethod, *, learns: bool = False) -> DrafterDescription:
+def describe(method: DraftMethod) -> DrafterDescription:
     """Return the description of a method, as a handshake would."""
     spec, projection = method.spec, method.spec.projection
     fingerprint = "" if projection is None else projection.fingerprint()
@@ -108,7 +108,6 @@ def describe(method: DraftMethod, *, learns: bool = False) -> DrafterDescription
         trained=spec.trained,
         step_seconds=tuple(method.step_seconds),
         shortest_step_seconds=tuple(method.shortest_step_seconds),
-        learns=learns,
     )
 
 
