@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from blockdraft_bench.command import MEASUREMENTS
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.values import Setting
 from blockdraft_training.command import SUBCOMMANDS
@@ -19,8 +20,9 @@ MODULES = (
 )
 _DECLARED = [importlib.import_module(module).CONFIGURATION for module in MODULES]
 _TRAINING = [each.configuration for each in SUBCOMMANDS.values() if each.configuration]
+_BENCH = [each.configuration for each in MEASUREMENTS]
 CONFIGURATIONS: dict[str, Configuration[Any]] = {
-    configuration.command: configuration for configuration in (*_DECLARED, *_TRAINING)
+    configuration.command: configuration for configuration in (*_DECLARED, *_TRAINING, *_BENCH)
 }
 
 

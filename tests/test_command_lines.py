@@ -73,10 +73,11 @@ def examples(setting: Setting) -> tuple[Any, Any]:
         first, second = examples(dataclasses.replace(setting, many=False))
         return (first,), (second,)
     if kind is bool:
-        return (not setting.default, setting.default)
+        return (not setting.default, bool(setting.default))
     if kind is int:
-        first = int(max(setting.said.minimum or 0, 1)) + 200
-        return first, first + 1
+        # Powers of two, as some must be.
+        first = 1 << int(max(setting.said.minimum or 0, 128)).bit_length()
+        return first, 2 * first
     if kind is float:
         least = setting.said.minimum or 0.0
         return least + 0.25, least + 0.75
@@ -107,6 +108,8 @@ def companions(configuration: Configuration[Any], setting: Setting) -> list[str]
     """Return flags without which a setting means nothing, or nothing valid."""
     needed = configuration.settings.keys() & NEEDED.keys() - {setting.name}
     told = [NEEDED[name] for name in sorted(needed)]
+    if setting.name == "unconstrained":
+        told.append("--address=a:1")
     if setting.name == "production":
         told += ["--api-key-file=k", "--tls-elsewhere"]
     if setting.name == "max-sequences" and "max-step-tokens" in configuration.settings:
@@ -175,6 +178,17 @@ def test_what_is_out_of_range_is_refused(
     for value in bad:
         with pytest.raises(ValueError, match=rf"^--{setting.name} must be .*, got"):
             configuration.resolve(parse(configuration, f"--{setting.name}={value:g}"), {})
+
+
+@pytest.mark.parametrize(
+    ("configuration", "setting"), [case for case in CASES if case.values[1].said.distinct]
+)
+def test_the_same_value_twice_is_refused(
+    configuration: Configuration[Any], setting: Setting
+) -> None:
+    [text] = setting.to_texts(examples(setting)[0])
+    with pytest.raises(ValueError, match=rf"^--{setting.name} has the same value twice"):
+        configuration.resolve(parse(configuration, f"--{setting.name}", text, text), {})
 
 
 def printed_help(
