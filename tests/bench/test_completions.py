@@ -44,8 +44,3 @@ def test_the_interval_of_a_ratio_draws_prompts_with_both_answers() -> None:
     assert estimate.value == pytest.approx(12 / 11)
     low, high = estimate.ci95 or (0.0, 0.0)
     assert 1.0 <= low < 12 / 11 < high <= 2.0
-
-
-def test_few_prompts_have_no_interval() -> None:
-    few = speed_ratio([timed(1.0)] * 7, [timed(4.0)] * 7, 0)
-    assert few == Estimate(4.0, None, 7)

@@ -84,13 +84,6 @@ def test_positions_that_were_never_drafted_tell_nothing() -> None:
     assert summary("dflash", SECOND, draft_length=3)["acceptance_per_position"] == [1.0, None, None]
 
 
-def test_one_sample_has_no_interval() -> None:
-    result = summary("dflash", FIRST)
-    assert result["speedup"].value == pytest.approx(2.0)
-    assert result["speedup"].ci95 is None
-    assert result["acceptance_length"] == Estimate(2.0, None, 1)
-
-
 def test_answers_of_one_token_have_no_speed() -> None:
     single = decoded_answer(0.5, 0.0, (1,), ())
     result = summary("dflash", {"plain": single, "dflash": single})

@@ -25,7 +25,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_hf_checkpoint(tiny_decoder(), folder / "tiny")
     (folder / "bad.toml").write_text("[serve\n")
     (folder / "unknown.toml").write_text("[serve]\nmax-sequence = 3\n")
-    (folder / "prompts.jsonl").write_text('{"id": "a"}\n')
     return folder
 
 
@@ -73,8 +72,6 @@ def beside_information(lines: list[str]) -> list[str]:
         ("serve --listen 192.0.2.1:8000", USAGE, "192.0.2.1:8000: Cannot assign"),
         ("serve --listen no.such.invalid:8000", USAGE, "no.such.invalid:8000: .* not known"),
         ("serve --metrics-port TAKEN_PORT", USAGE, "--metrics-port TAKEN: another process"),
-        ("serve --max-sequences 0", USAGE, "--max-sequences must be at least 1, got 0"),
-        ("serve --max-sequences many", USAGE, "--max-sequences"),
         ("serve --max-sequence 4", USAGE, "unrecognized arguments: --max-sequence"),
         ("serve --config none.toml", USAGE, "none.toml .* No such file"),
         ("serve --config bad.toml", USAGE, "bad.toml"),
@@ -88,7 +85,6 @@ def beside_information(lines: list[str]) -> list[str]:
         ("chat --address localhost:1", FAILED, "localhost:1: Connection refused"),
         ("models --address unix:/no/such.sock", FAILED, "No such file"),
         ("generate hello --temperature hot", USAGE, "--temperature"),
-        ("generate", USAGE, "prompt"),
         (
             "serve --target tiny --drafter random --max-model-len 9000",
             USAGE,
@@ -100,11 +96,6 @@ def beside_information(lines: list[str]) -> list[str]:
             "raise --kv-cache-memory to",
         ),
         ("serve --kv-cache-memory lots", USAGE, "such as 512MiB or 4GiB, got 'lots'"),
-        ("bench decode --dataset gsm8k", USAGE, "--dataset starter"),
-        ("bench decode --dataset gsm9k", USAGE, "'gsm9k' is neither"),
-        ("train corpus --prompts none.jsonl --output a.jsonl", USAGE, "none.jsonl does not exist"),
-        ("train corpus --prompts prompts.jsonl --output a.jsonl", USAGE, "prompts.jsonl, line 1"),
-        ("train dflash --corpus none.jsonl --output runs", USAGE, "none.jsonl"),
     ],
 )
 def test_a_mistake_is_told_in_a_few_lines(

@@ -144,14 +144,6 @@ def test_prompt_lookup_alone(
     assert speedup["identical_share"] == 1.0
 
 
-@pytest.mark.slow
-def test_a_target_for_which_no_drafter_is_known_is_not_waited_for(target: Path) -> None:
-    arguments = ["--target", str(target), "--max-sequences", "1"]
-    arguments += ["--max-model-len", "76", "--max-step-tokens", "16"]
-    with own_service(arguments, 60.0) as service:
-        assert service.model.drafter is None
-
-
 def write_echoing_target(directory: Path) -> None:
     """Write a target that repeats the token it was given, so that prompt lookup is always right."""
     decoder = Decoder(tiny_config(), dtype=jnp.float32, rngs=nnx.Rngs(0))
