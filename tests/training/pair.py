@@ -82,11 +82,11 @@ class Pair:
         return cache, [cache.features_of(*ends) for ends in pairwise(cache.offsets.tolist())]
 
 
-def make_pair(directory: Path, seed: int = 0) -> Pair:
+def make_pair(directory: Path) -> Pair:
     """Write a target and its corpus."""
-    decoder = monotonous_decoder(seed)
+    decoder = monotonous_decoder()
     write_hf_checkpoint(decoder, directory / "target")
-    rows = greedy_rows(decoder, ROWS, LENGTH, seed=seed)
+    rows = greedy_rows(decoder, ROWS, LENGTH, seed=0)
     short = [
         CorpusRow(row.id, row.source, 0.0, row.prompt, row.response[: SHORT_LENGTH - PROMPT])
         for row in rows[:SHORT_ROWS]
@@ -97,12 +97,12 @@ def make_pair(directory: Path, seed: int = 0) -> Pair:
     )
 
 
-def monotonous_decoder(seed: int) -> Decoder:
+def monotonous_decoder() -> Decoder:
     """Return a random target that minds its last token most, and knows few words.
 
     Its completions are soon nearly periodic: a drafter as tiny can learn them in seconds.
     """
-    decoder = random_decoder(tiny_config("qwen3", num_layers=4), seed)
+    decoder = random_decoder(tiny_config("qwen3", num_layers=4))
     for layer in decoder.layers:
         for last in (layer.attention.output, layer.mlp.down):
             last.weight[...] = last.weight[...] / MONOTONY

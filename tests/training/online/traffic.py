@@ -1,6 +1,7 @@
 """Training samples of the tiny pair's target, and a learner on them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from tests.drafter.learning.kept import Kept
+from tests.models.builders import run_dense
 from tests.training.pair import Pair
 
 from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.samples import RAW, TrainingSample
-from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
@@ -21,57 +22,40 @@ from blockdraft_training.online.settings import LearnSettings, Schedule
 LAYERS = (1, 2)
 
 
-def samples_of(pair: Pair, *, completion_known: bool = True) -> list[TrainingSample]:
+def samples_of(pair: Pair) -> list[TrainingSample]:
     """Return the pair's completions as the drafter would record them, raw."""
     ids = np.array([row.token_ids for row in pair.rows], np.int32)
-    count, length = ids.shape
-    positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), count)
-    caches = [None] * pair.decoder.config.num_layers
-    output = pair.decoder(
-        jnp.asarray(ids.reshape(-1)), positions, caches, DenseAttend(count, length), LAYERS
-    )
-    features = np.asarray(output.captured).reshape(count, length, -1).astype(ml_dtypes.bfloat16)
+    _, output = run_dense(pair.decoder, ids, LAYERS)
+    features = np.asarray(output.captured).reshape(*ids.shape, -1).astype(ml_dtypes.bfloat16)
     fingerprint = pair.checkpoint.fingerprint
     return [
-        TrainingSample(
-            ids[number],
-            features[number],
-            fingerprint,
-            RAW,
-            LAYERS,
-            len(row.prompt) if completion_known else -1,
-        )
+        TrainingSample(ids[number], features[number], fingerprint, RAW, LAYERS, len(row.prompt))
         for number, row in enumerate(pair.rows)
     ]
 
 
-def record(samples: list[TrainingSample], directory: Path) -> Kept:
+def record(samples: list[TrainingSample], directory: Path) -> None:
     """Write them into a folder of learning."""
     kept = Kept(directory / "samples", 1 << 30)
     for sample in samples:
         kept.add(sample)
-    return kept
 
 
 def projected(sample: TrainingSample, model: DFlash) -> TrainingSample:
     """Return a sample as it arrives where the verifier projects."""
     features = model.projection(jnp.asarray(sample.features))
-    return TrainingSample(
-        sample.token_ids,
-        np.asarray(features).astype(ml_dtypes.bfloat16),
-        sample.target_fingerprint,
-        model.projection.fingerprint(),
-        sample.layer_ids,
-        sample.completion_start,
+    return replace(
+        sample,
+        features=np.asarray(features).astype(ml_dtypes.bfloat16),
+        feature_form=model.projection.fingerprint(),
     )
 
 
-def drafter_of(pair: Pair, directory: Path) -> DFlash:
-    """Write a drafter made of the target's layers, and return it."""
+def drafter_of(pair: Pair, directory: Path) -> None:
+    """Write a drafter made of the target's layers."""
     recipe = DFlashRecipe(pair.settings(directory / "unused", hot_vocabulary=0))
     model = recipe.initial_model(pair.decoder, pair.checkpoint, None)
     recipe.save(model, directory, None)
-    return model
 
 
 def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any) -> LearnSettings:
