@@ -14,7 +14,7 @@ from tests.training.pair import LENGTH, ROWS, SHORT_ROWS, Pair, reporter
 from tests.training.serving import decoded, serving_method
 
 from blockdraft_drafter.checkpoint import load_drafter
-from blockdraft_drafter.dflash.model import DFLASH, DFlash
+from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_training.batches import BatchBuilder
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.export import export_drafter
@@ -135,11 +135,10 @@ def test_training_continues_from_an_exported_drafter(pair: Pair, tmp_path: Path)
     for name, weight in weights_of(first).items():
         rounded = weight.astype(jnp.bfloat16).astype(np.float32)
         np.testing.assert_allclose(weights_of(second)[name], rounded, rtol=1e-6, atol=1e-8)
-    wide = replace(still, output=tmp_path / "third", block_size=6, sample_from_anchor=True)
-    third = train(DFlashRecipe(wide), reporter())
-    assert isinstance(third.model, DFlash)
-    assert (third.model.config.block_size, third.model.config.block_inputs) == (6, 5)
-    assert third.model.config.target_layer_ids == (1, 2)
+    wide = DFlashRecipe(replace(still, block_size=6, sample_from_anchor=True))
+    config = wide.initial_model(pair.decoder, pair.checkpoint, None).config
+    assert (config.block_size, config.block_inputs) == (6, 5)
+    assert config.target_layer_ids == (1, 2)
 
 
 @pytest.mark.parametrize(
