@@ -35,6 +35,8 @@ BLOCK_SIZE = 8
 LIMIT_BYTES = 416 * 1024
 SHARE = 0.9
 EVERY_REQUESTS = 25
+# Versions that are there to be exchanged.
+ADDED = 3
 # A drafter polls for another version once a second, and loads it for a moment.
 _SOON_SECONDS = 1.5
 _POLL_SECONDS = 0.25
@@ -81,15 +83,15 @@ class Versions:
         self._target = load_checkpoint_config(target)
         self._draw = random.Random(f"versions {seed}")
 
-    def add_some(self, count: int = 3) -> None:
+    def add_some(self) -> None:
         """Add versions with other weights behind the same projection, the last one broken."""
         path = self.store.path(1)
         base = load_any(path, self._target, block_size=BLOCK_SIZE, dtype=jnp.float32).model
-        for number in range(count):
+        for number in range(ADDED):
             model = DFlash(base.config, rngs=nnx.Rngs(number))
             model.fc.weight[...] = base.fc.weight[...]
             model.hidden_norm.scale[...] = base.hidden_norm.scale[...]
-            broken = number == count - 1
+            broken = number == ADDED - 1
 
             def write(folder: Path, model: DFlash = model, broken: bool = broken) -> None:
                 save_drafter(model, folder)

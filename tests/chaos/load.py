@@ -20,6 +20,8 @@ PLAIN = SpeculationParams(disabled=True)
 EXCLUDED = SpeculationParams(learning_disabled=True)
 # Beyond its deadline a call ends by itself; whoever waits longer has lost it.
 GRACE_SECONDS = 30.0
+READY_SECONDS = 120.0
+CONNECTIONS = 4
 
 
 @dataclass
@@ -111,11 +113,11 @@ class Callers:
         self._connect = connect
         self._changed = asyncio.Event()
 
-    async def run(self, at_once: int, connections: int = 4) -> list[Heard]:
-        """Ask for everything, with `at_once` callers on so many connections."""
-        clients = [self._connect() for _ in range(connections)]
+    async def run(self, at_once: int) -> list[Heard]:
+        """Ask for everything, with `at_once` callers on a few connections."""
+        clients = [self._connect() for _ in range(CONNECTIONS)]
         try:
-            await asyncio.gather(*(self._call(clients[i % connections]) for i in range(at_once)))
+            await asyncio.gather(*(self._call(clients[i % CONNECTIONS]) for i in range(at_once)))
         finally:
             for client in clients:
                 await client.close()
@@ -135,7 +137,4 @@ class Callers:
             self.heard[number] = heard
             if heard.error not in (None, "DeadlineExceededError"):
                 # As a caller does: no requests where nobody listens.
-                await client.wait_ready(PATIENT_AT_DOOR_SECONDS)
-
-
-PATIENT_AT_DOOR_SECONDS = 120.0
+                await client.wait_ready(READY_SECONDS)

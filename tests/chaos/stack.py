@@ -117,13 +117,11 @@ class Stack:
         """Return the address of a socket in the stack's folder."""
         return f"unix:{self._folder}/{name}.sock"
 
-    def client(self, timeout: float = READY_SECONDS, address: str | None = None) -> AsyncClient:
-        """Return a client with a connection of its own; through the proxy unless told otherwise."""
+    def client(self) -> AsyncClient:
+        """Return a client with a connection of its own, through the proxy."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         tls = TLSConfig(self._authority.certificate, server_name="localhost")
-        return AsyncClient(
-            address or self.address, timeout=timeout, tls=tls, channel_options=options
-        )
+        return AsyncClient(self.address, timeout=READY_SECONDS, tls=tls, channel_options=options)
 
     def channel(self, name: str) -> grpc.aio.Channel:
         """Return a channel to what a process serves its callers, past the proxies."""

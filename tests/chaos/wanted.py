@@ -8,6 +8,7 @@ from blockdraft_client.params import Priority
 
 # Without a deadline of its own, a request may wait for whatever has to be started again.
 PATIENT_SECONDS = 240.0
+MOST_TOKENS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Wanted:
         return self.deadline_seconds < PATIENT_SECONDS
 
 
-def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
+def wanted(seed: int, count: int) -> list[Wanted]:
     """Return `count` requests.
 
     A third is greedy. One in five has stop strings, one in four comes whole, one in ten of the
@@ -36,15 +37,15 @@ def wanted(seed: int, count: int, most_tokens: int = 120) -> list[Wanted]:
     background, and every fifth is kept out of the training samples.
     """
     draw = random.Random(f"wanted {seed}")
-    return [_request(draw, number, most_tokens) for number in range(count)]
+    return [_request(draw, number) for number in range(count)]
 
 
-def _request(draw: random.Random, number: int, most_tokens: int) -> Wanted:
+def _request(draw: random.Random, number: int) -> Wanted:
     greedy = draw.random() < 1 / 3
     whole = draw.random() < 0.25
     leaves = not whole and draw.random() < 0.1
     sampling = SamplingParams(
-        max_tokens=draw.randint(1, most_tokens),
+        max_tokens=draw.randint(1, MOST_TOKENS),
         temperature=0.0 if greedy else draw.choice((0.3, 0.7, 1.0, 1.5)),
         top_p=None if greedy else draw.choice((None, 0.9)),
         top_k=None if greedy else draw.choice((None, 20)),

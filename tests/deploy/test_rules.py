@@ -25,13 +25,13 @@ LABELS = 'namespace="blockdraft"'
 Series = dict[str, str]
 
 
-def rising(by: float, minutes: int = 4 * DAY) -> str:
+def rising(by: float) -> str:
     """Return a counter that rises by so much every minute."""
-    return f"0+{by}x{minutes}"
+    return f"0+{by}x{4 * DAY}"
 
 
-def steady(value: float, minutes: int = 4 * DAY) -> str:
-    return f"{value}+0x{minutes}"
+def steady(value: float) -> str:
+    return f"{value}+0x{4 * DAY}"
 
 
 # One request in a second, 4 sequences in 10 steps a second, half a minute of steps in a minute.
