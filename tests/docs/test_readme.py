@@ -20,7 +20,7 @@ READY_SECONDS = 600.0
 COMMAND_SECONDS = 600.0
 FENCE = re.compile(r"^```(sh|python|py)\n(.*?)^```", re.M | re.S)
 # The tests run in what these make.
-INSTALLS = ("pip", "source")
+INSTALLS = ("pip", "python3", "source")
 
 
 def environment(command: list[str]) -> dict[str, str]:
@@ -35,10 +35,12 @@ def environment(command: list[str]) -> dict[str, str]:
         # What `make demo` serves, for all: other shapes of steps would take minutes to compile.
         "BLOCKDRAFT_SERVE_MAX_SEQUENCES": "1",
         "BLOCKDRAFT_SERVE_MAX_MODEL_LEN": "512",
-        "BLOCKDRAFT_SERVE_MAX_STEP_TOKENS": "32",
-        # As many as training needs.
+        "BLOCKDRAFT_SERVE_MAX_STEP_TOKENS": "16",
+        # As many as training needs; all made up at once, and given up when they get long.
         "BLOCKDRAFT_TRAIN_CORPUS_LIMIT": "8",
-        "BLOCKDRAFT_TRAIN_CORPUS_BATCH_SIZE": "8",
+        "BLOCKDRAFT_TRAIN_CORPUS_BATCH_SIZE": "16",
+        "BLOCKDRAFT_TRAIN_CORPUS_MAX_PROMPT_TOKENS": "128",
+        "BLOCKDRAFT_TRAIN_DFLASH_BLOCKS_PER_SEQUENCE": "8",
     }
 
 
