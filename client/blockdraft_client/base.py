@@ -30,6 +30,8 @@ ChannelT = TypeVar("ChannelT")
 # Pause between two health checks of a server that responds but does not serve yet.
 READY_POLL_SECONDS = 0.2
 UNIX = ("unix:", "unix-abstract:")
+# Thirty years; gRPC takes a deadline beyond its calendar for one that has passed.
+_LONGEST_SECONDS = 1e9
 
 
 class ClientBase(Generic[ChannelT]):
@@ -78,6 +80,8 @@ class ClientBase(Generic[ChannelT]):
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None
+        if isinstance(self._api_key, str):
+            self._api_key = _sendable(self._api_key)
         exposed = self._api_key is not None and not is_local(self.target)
         config = _tls_config(tls, encrypt=exposed)
         if exposed and config is None and channel is None:
@@ -104,10 +108,11 @@ class ClientBase(Generic[ChannelT]):
         """
         if self._closed:
             raise ClientClosedError("the client is closed")
+        timeout = timeout if timeout is not None else self._timeout
         key = self._api_key() if callable(self._api_key) else self._api_key
-        authorization = (("authorization", f"Bearer {key}"),) if key else ()
+        authorization = (("authorization", f"Bearer {_sendable(key)}"),) if key else ()
         return {
-            "timeout": timeout if timeout is not None else self._timeout,
+            "timeout": None if timeout is None else min(timeout, _LONGEST_SECONDS),
             "metadata": (*authorization, *self._metadata, *metadata),
         }
 
@@ -221,3 +226,14 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _sendable(key: str) -> str:
+    """Return an API key without the white space around it, such as the line break of a file.
+
+    `ValueError`, which does not quote the key, if it cannot be sent.
+    """
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("an API key must be printable ASCII, without line breaks")
+    return key

@@ -98,3 +98,12 @@ def test_an_interrupt_at_the_prompt_drops_the_line(
     monkeypatch.setattr(builtins, "input", typed)
     assert main(["chat", "--address", fake.target]) == 0
     assert len(asked(fake.service)) == 1
+
+
+def test_a_number_that_fits_no_field_is_one_line(
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
+) -> None:
+    assert chat("hi\n", "--seed", "99999999999999999999") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert not asked(service)

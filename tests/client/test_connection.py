@@ -93,6 +93,22 @@ def test_a_key_leaves_this_machine_only_encrypted() -> None:
     assert "secret" not in repr(Base("localhost:1", api_key="secret"))
 
 
+async def test_a_key_from_a_file_may_end_its_line(kind: str, fake: RunningFake) -> None:
+    for key in ("k\n", lambda: " k\r\n"):
+        async with Api(kind, fake.target, api_key=key) as api:
+            await api.call("generate", "hi")
+    assert [each["authorization"] for each in fake.service.metadata] == ["Bearer k"] * 2
+    with pytest.raises(ValueError, match="must be printable ASCII") as found:
+        Base("localhost:1", api_key="secret\nsecret")
+    assert "secret" not in str(found.value)
+
+
+async def test_a_timeout_may_be_as_long_as_any(kind: str, fake: RunningFake) -> None:
+    async with Api(kind, fake.target, timeout=1e300) as api:
+        await api.call("generate", "hi")
+        await api.call("generate", "hi", timeout=float("inf"))
+
+
 async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -> None:
     keys = iter(("first", "second"))
     async with Api(kind, fake.target, api_key=lambda: next(keys), metadata=[("team", "a")]) as api:

@@ -76,11 +76,7 @@ def print_text(stream: "Stream") -> None:
 def _open(client: "Client", args: argparse.Namespace) -> "Stream":
     if args.request is not None:
         return client.stream_request(_request_from(args))
-    try:
-        return stream_completion(client, args, _prompt_from(args))
-    except ValueError as error:
-        # protobuf's own check: the number does not fit the field.
-        raise UsageError(str(error)) from error
+    return stream_completion(client, args, _prompt_from(args))
 
 
 def _prompt_from(args: argparse.Namespace) -> Prompt:
@@ -109,4 +105,5 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
         text = sys.stdin.read() if args.request == "-" else Path(args.request).read_text("utf-8")
         return json_format.Parse(text, StreamGenerateRequest())
     except (OSError, UnicodeDecodeError, json_format.ParseError) as error:
-        raise UsageError(f"--request {args.request}: {error}") from error
+        # protobuf's messages have several lines.
+        raise UsageError(f"--request {args.request}: {' '.join(str(error).split())}") from error

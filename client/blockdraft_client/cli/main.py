@@ -89,10 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(str(error), FAILED)
     except BlockdraftError as error:
         return _report(_describe(error), FAILED)
-    except BrokenPipeError:
-        # The reader has gone (`blockdraft ... | head`); keep Python from flushing into it.
+    except OSError as error:
+        # Of output that cannot be written; keep Python from flushing it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        # A reader that has gone wants no more (`blockdraft ... | head`).
+        return FAILED if isinstance(error, BrokenPipeError) else _report(str(error), FAILED)
 
 
 class _Parser(argparse.ArgumentParser):

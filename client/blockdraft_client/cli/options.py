@@ -195,12 +195,18 @@ def _text_of(path: Path | None) -> str | None:
 
 def _argument(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
-    return name, json.loads(value)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be NAME=JSON, got {text!r}") from None
 
 
 def _bias(text: str) -> tuple[int, float]:
     token_id, _, bias = text.partition("=")
-    return int(token_id), float(bias)
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {text!r}") from None
 
 
 def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
@@ -217,11 +223,15 @@ def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt
         prompt_lookup_disabled=bool(args.no_prompt_lookup),
         learning_disabled=bool(args.no_learn),
     )
-    return client.stream(
-        prompt,
-        speculation=speculation,
-        priority=args.priority or "normal",
-        model=args.model,
-        template_arguments=dict(args.template_argument or ()),
-        **given_sampling(args),
-    )
+    try:
+        return client.stream(
+            prompt,
+            speculation=speculation,
+            priority=args.priority or "normal",
+            model=args.model,
+            template_arguments=dict(args.template_argument or ()),
+            **given_sampling(args),
+        )
+    except ValueError as error:
+        # protobuf's own check: a number does not fit its field.
+        raise UsageError(str(error)) from error
