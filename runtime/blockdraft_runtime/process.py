@@ -100,11 +100,12 @@ async def serve(
     """Run `application` until SIGTERM, SIGINT or `stop_requested`.
 
     Health is NOT_SERVING while loading, SERVING after `start`, and NOT_SERVING again as soon as
-    a stop is asked for, so that load balancers turn away before calls are refused.
+    a stop is asked for. Then the port closes, so that callers go to another process; the control
+    address goes on until all has ended.
 
     Args:
         application: The servicers and their life cycle.
-        settings: Where to listen; `OSError` if an address cannot be bound, or a unix socket is taken.
+        settings: Where to listen; `OSError` if an address cannot be bound or is taken.
         server: One without ports, made by a caller that needs interceptors.
         credentials: Of the port; None serves plaintext.
         second: A second address for the same services, and its credentials.

@@ -32,6 +32,8 @@ FIELD = "sampling.constraint"
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
+# Keywords whose objects have schemas by names that are no keywords.
+_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 # As models usually write JSON; there is one way to write most of it then, so that it is drafted.
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTHING = '""'  # in Lark
@@ -240,14 +242,21 @@ class _Grammar:
         return name
 
 
-def _without_annotations(schema: Any) -> Any:
-    """Leave out formats that are not enforced, which JSON Schema allows, but llguidance refuses."""
+def _without_annotations(schema: Any, *, named: bool = False) -> Any:
+    """Leave out formats that are not enforced, which JSON Schema allows, but llguidance refuses.
+
+    An object that is `named` has schemas by names of properties or definitions, not keywords.
+    """
     if isinstance(schema, list):
         return [_without_annotations(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
+    if named:
+        return {name: _without_annotations(value) for name, value in schema.items()}
     return {
-        name: value if name in ("const", "enum") else _without_annotations(value)
+        name: value
+        if name in ("const", "enum")
+        else _without_annotations(value, named=name in _NAMED)
         for name, value in schema.items()
         if name != "format" or not isinstance(value, str) or value in _FORMATS
     }

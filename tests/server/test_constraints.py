@@ -127,6 +127,19 @@ def test_schemas_that_are_no_objects(vocabulary: Vocabulary) -> None:
     assert "nsatisfiable" in vocabulary.error(grammar(json_schema="false"))
 
 
+def test_formats_that_are_not_enforced_are_left_out_wherever_a_schema_is(
+    vocabulary: Vocabulary,
+) -> None:
+    text = {"type": "string", "format": "password"}
+    for name in ("enum", "const", "properties", "format", "other"):
+        schema = {"type": "object", "properties": {name: text}, "required": [name]}
+        taken = json.dumps({name: "secret"})
+        for asked in (schema, {"allOf": [schema]}, {"$defs": {name: schema}, **schema}):
+            assert vocabulary.takes(grammar(json_schema=json.dumps(asked)), taken) is True
+    asked = grammar(json_schema=json.dumps({"enum": [text], "const": text}))
+    assert vocabulary.takes(asked, json.dumps(text)) is True
+
+
 def test_a_json_object(vocabulary: Vocabulary) -> None:
     asked = grammar(json_object=True)
     assert vocabulary.takes(asked, '{"a": [1, 2.5], "b": {"c": null}}') is True

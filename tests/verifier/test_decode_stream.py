@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from llguidance import LLMatcher
+from tests.patience import PATIENCE_SECONDS
 from tests.verifier.grammars import choice_of, tiny_grammars
 from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
 
@@ -278,6 +279,20 @@ async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine)
             assert len(response.sequences) <= MAX_REFUSED
             told += len(response.sequences)
     assert told == heard == 3 * MAX_REFUSED
+
+
+async def test_a_grammar_that_cannot_be_tried_is_told_of(engine: Engine) -> None:
+    async def fail(grammar: str) -> LLMatcher:
+        raise OSError("no more processes")
+
+    async def requests() -> AsyncIterator[pb.DecodeRequest]:
+        begin = pb.SequenceRequest(prompt_token_ids=PROMPTS[0], grammar="any")
+        yield pb.DecodeRequest(sequence_id=1, begin=begin)
+
+    stream = DecodeStream(partial(submit, engine), engine.cancel, fail)
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(stream.serve(requests())) as responses:
+        [message] = (await anext(responses)).sequences
+    assert error_of(message).code is grpc.StatusCode.INTERNAL
 
 
 async def test_grammars_are_compiled_beside_other_sequences(engine: Engine) -> None:

@@ -129,7 +129,10 @@ def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
         ("rules.bad_words", {"rules": rules(bad_words=[WORD] * 129)}),
         ("rules.bad_words[1]", {"rules": rules(bad_words=[pb.TokenSequence(token_ids=[1, -1])])}),
         ("rules.min_tokens", {"rules": rules(min_tokens=-1)}),
-        ("rules", {"rules": rules(allowed_token_ids=[7], min_tokens=1), "stop_token_ids": [7]}),
+        (
+            "sampling.allowed_token_ids",
+            {"rules": rules(allowed_token_ids=[7], min_tokens=1), "stop_token_ids": [7]},
+        ),
         ("max_output_tokens", {"max_output_tokens": 0}),
         ("max_output_tokens", {"max_output_tokens": -1}),
         ("max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),

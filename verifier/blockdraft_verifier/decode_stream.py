@@ -9,7 +9,7 @@ import grpc
 from llguidance import LLMatcher
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
-from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.grammars.compilation import FIELD
 from blockdraft_verifier.requests import add_step
@@ -126,8 +126,8 @@ class DecodeStream:
         try:
             grammar = await self._compile_grammar(request.grammar)
             self._start(number, request, grammar)
-        except ServiceError as error:
-            self._refuse(number, error)
+        except Exception as error:
+            self._refuse(number, service_error(error))
 
     def _end_compiling(self, number: int) -> None:
         del self._compiling[number]

@@ -142,7 +142,8 @@ def _parse_rules(message: pb.SequenceRequest, vocab_size: int) -> LogitsRules:
                 stop_token_ids=message.stop_token_ids,
             )
         except ValueError as error:
-            raise invalid_argument("rules", str(error)) from error
+            # As callers of the server know it; no other rule can forbid all tokens of a vocabulary.
+            raise invalid_argument("sampling.allowed_token_ids", str(error)) from error
     return LogitsRules(
         repetition_penalty=rules.repetition_penalty,
         frequency_penalty=rules.frequency_penalty,

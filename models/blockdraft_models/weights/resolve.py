@@ -62,7 +62,9 @@ def _from_hub(repository: str) -> Path:
     try:
         return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
     except Exception as error:  # many kinds: HTTP, offline, permission, unknown repository
-        raise ResolveError(f"cannot download {repository!r} from the hub: {error}") from error
+        # The hub's messages have several lines.
+        said = " ".join(str(error).split())
+        raise ResolveError(f"cannot download {repository!r} from the hub: {said}") from error
 
 
 def fetch_default_target(directory: Path) -> Path:

@@ -46,12 +46,13 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _NAMES = {
     "sampling.max_output_tokens": "max_tokens",
     "sampling.stop_sequences": "stop",
-    "sampling.log_probs": "top_logprobs",
     "prompt.conversation.messages": "messages",
     "prompt.conversation": "messages",
     "prompt.token_ids.values": "prompt",
     "prompt.text": "prompt",
 }
+_CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"}
+_TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -83,7 +84,7 @@ class HttpServer:
         self._tls = None if settings.tls is None else _tls(settings.tls)
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
         most = _ESCAPING * texts + _ROOM_BYTES
-        application = web.Application(client_max_size=most)
+        application = web.Application(client_max_size=most, middlewares=[_in_openais_form])
         application.add_routes(
             [
                 web.post("/v1/chat/completions", self._told(self._chat)),
@@ -192,11 +193,16 @@ class HttpServer:
                 self._keys.tenant(_metadata(request))
                 return await handler(request)
             except UnicodeEncodeError:
-                return _refusal(invalid_argument("body", "the body has text that is no Unicode"))
+                error = invalid_argument("body", "the body has text that is no Unicode")
             except RecursionError:
-                return _refusal(invalid_argument("body", "the body is nested too deeply"))
-            except Exception as error:
-                return _refusal(error)
+                error = invalid_argument("body", "the body is nested too deeply")
+            except Exception as unexpected:
+                error = service_error(unexpected)
+            status, content = _error_body(error, request)
+            headers = {}
+            if status in (429, 503):
+                headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds or 0)))
+            return web.json_response(content, status=status, headers=headers)
 
         return handle
 
@@ -233,7 +239,8 @@ async def _stream(
                 continue
             if not response.prepared:
                 await response.prepare(request)
-            await response.write(_event(answer.piece(index, message)))
+            for piece in answer.pieces(index, message):
+                await response.write(_event(piece))
         if usage:
             await response.write(_event(answer.usage_piece()))
         await response.write(b"data: [DONE]\n\n")
@@ -243,7 +250,7 @@ async def _stream(
         if not response.prepared:
             raise
         # The status was told already.
-        await response.write(_event(_error_body(service_error(error))[1]))
+        await response.write(_event(_error_body(service_error(error), request)[1]))
     await response.write_eof()
     return response
 
@@ -252,27 +259,36 @@ def _event(content: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % json.dumps(content, ensure_ascii=False).encode()
 
 
-def _refusal(error: Exception) -> web.Response:
-    found = service_error(error)
-    status, body = _error_body(found)
-    headers = {}
-    if status in (429, 503):
-        headers["Retry-After"] = str(max(1, math.ceil(found.retry_after_seconds or 0)))
-    return web.json_response(body, status=status, headers=headers)
+@web.middleware
+async def _in_openais_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Tell of paths and methods that are not there as of other errors."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        message = f"{request.method} {request.path}: {error.reason}"
+        content = _error(error.status, message, None, error.reason.lower().replace(" ", "_"))
+        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return web.json_response(content, status=error.status, headers=headers)
 
 
-def _error_body(error: ServiceError) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of an error."""
-    status = _STATUS.get(error.code, 500)
-    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+def _error_body(error: ServiceError, request: web.Request) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of an error, in which fields have OpenAI's names."""
+    names = _CHAT_NAMES if request.path.endswith("/chat/completions") else _TEXT_NAMES
     field, message = error.field, error.message
     if field is not None:
-        prefix = next((ours for ours in _NAMES if field.startswith(ours)), None)
+        prefix = next((ours for ours in names if field.startswith(ours)), None)
         named = field.removeprefix("sampling.")
-        named = named if prefix is None else _NAMES[prefix] + field[len(prefix) :]
+        named = named if prefix is None else names[prefix] + field[len(prefix) :]
         message, field = message.replace(field, named), named
-    detail = {"message": message, "type": kind, "param": field, "code": error.reason.lower()}
-    return status, {"error": detail}
+    # Of another field than the one that is wrong.
+    message = message.replace("max_output_tokens", "max_tokens")
+    status = _STATUS.get(error.code, 500)
+    return status, _error(status, message, field, error.reason.lower())
+
+
+def _error(status: int, message: str, field: str | None, code: str) -> dict[str, Any]:
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
 
 def _tls(settings: TlsSettings) -> ssl.SSLContext:

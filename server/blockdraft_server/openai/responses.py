@@ -1,7 +1,7 @@
 """From our messages to OpenAI's JSON: whole answers, and the pieces of a stream."""
 
 import abc
-import itertools
+import codecs
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,6 +26,9 @@ class _Choice:
     begun: bool = False
     tokens: int = 0  # of which log probabilities were told, and how long their text is
     length: int = 0
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
 
 
 class Answer(abc.ABC):
@@ -47,13 +50,13 @@ class Answer(abc.ABC):
         self._choices = [_Choice() for _ in range(prompts * count)]
         self._usage: dict[int, inference_pb2.Usage] = {}
 
-    def piece(self, index: int, message: Message) -> Json:
+    def pieces(self, index: int, message: Message) -> list[Json]:
         """Return what a stream says of a message of completion number `index`."""
         choice = self._choices[index]
         said = self._said(index, message, first=not choice.begun)
         choice.begun = True
         found = self._choice(index, message, message.log_probs, said)
-        return {**self._head, "object": self.kind_of_piece, "choices": [found]}
+        return [{**self._head, "object": self.kind_of_piece, "choices": [found]}]
 
     def keep(self, index: int, message: Message) -> None:
         """Keep a message of an answer that is told as a whole."""
@@ -141,6 +144,20 @@ class ChatAnswer(Answer):
         self._parsers = [OutputParser(format) for _ in self._choices]
         self._calls = [0] * len(self._choices)
 
+    def pieces(self, index: int, message: Message) -> list[Json]:
+        """Return pieces: the end apart from calls, as OpenAI has it.
+
+        Its clients take a call for complete at the piece after it, and would not tell of one that
+        comes with the finish reason.
+        """
+        [piece] = super().pieces(index, message)
+        [choice] = piece["choices"]
+        if choice["finish_reason"] is None or "tool_calls" not in choice["delta"]:
+            return [piece]
+        called = choice | {"finish_reason": None}
+        end = choice | {"delta": {}, "logprobs": None}
+        return [piece | {"choices": [each]} for each in (called, end)]
+
     def _said(self, index: int, message: Message, *, first: bool) -> Json:
         begin = {"role": "assistant", "content": ""} if first else {}
         return {"delta": begin | self._parts(index, message.text, bool(message.finish_reason))}
@@ -195,9 +212,9 @@ class TextAnswer(Answer):
         super().__init__(*arguments)
         self._echoed = echoed
 
-    def piece(self, index: int, message: Message) -> Json:
+    def pieces(self, index: int, message: Message) -> list[Json]:
         """Return a piece; the first one begins with the prompt if it is echoed."""
-        return super().piece(index, self._with_prompt(index, message))
+        return super().pieces(index, self._with_prompt(index, message))
 
     def keep(self, index: int, message: Message) -> None:
         """Keep a message, and the prompt before the first one if it is echoed."""
@@ -227,12 +244,18 @@ class TextAnswer(Answer):
     def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
         # Nothing precedes the first token of a prompt.
         unknown = 1 if self._echoed and not choice.tokens else 0
-        names = [_shown(token.chosen) for token in tokens]
-        ranked = [{_shown(one): one.log_prob for one in token.alternatives} for token in tokens]
-        *offsets, choice.length = itertools.accumulate(map(len, names), initial=choice.length)
-        choice.tokens += len(names)
+        # As from OpenAI, the chosen token is there also where it is none of the likeliest.
+        ranked = [
+            {_named(one): one.log_prob for one in (token.chosen, *token.alternatives)}
+            for token in tokens
+        ]
+        offsets = []
+        for token in tokens:
+            offsets.append(choice.length)
+            choice.length += len(choice.decoder.decode(token.chosen.token))
+        choice.tokens += len(tokens)
         return {
-            "tokens": names,
+            "tokens": [_named(token.chosen) for token in tokens],
             "token_logprobs": [None] * unknown + [one.chosen.log_prob for one in tokens[unknown:]],
             "top_logprobs": [None] * unknown + ranked[unknown:],
             "text_offset": offsets,
@@ -245,6 +268,16 @@ def _token(token: inference_pb2.TokenLogProb) -> Json:
 
 def _shown(token: inference_pb2.TokenLogProb) -> str:
     return token.token.decode(errors="replace")
+
+
+def _named(token: inference_pb2.TokenLogProb) -> str:
+    """Return the name of a token that no other has: not all are text, or whole characters."""
+    if not token.token:
+        return f"token_id:{token.token_id}"
+    try:
+        return token.token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.token)
 
 
 def _sum(usages: Any, name: str) -> int:

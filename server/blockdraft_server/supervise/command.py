@@ -219,7 +219,10 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         finally:
             if display is not None:
                 display.close()
-        supervisor.output.write(f"{text}\n")
+        if settings.server.process.log_format == "json":
+            logger.info("%s", text)
+        else:
+            supervisor.output.write(f"{text}\n")
 
     stop_requested = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop_requested, announce))

@@ -63,10 +63,10 @@ def test_hub_ids_fetch_no_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_hub_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot_download(repository: str, **_: Any) -> str:
-        raise OSError("offline")
+        raise OSError("not found;\n\n offline?")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    with pytest.raises(ResolveError, match=r"cannot download 'org/name' .* offline"):
+    with pytest.raises(ResolveError, match=r"cannot download 'org/name' .* not found; offline\?"):
         resolve_target("org/name")
 
 

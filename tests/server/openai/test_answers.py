@@ -12,7 +12,9 @@ from tests.server.openai.asking import PROMPT, TEXT, TOOL, body, chat, complete,
 from tests.server.support import EOS, Running
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
+from blockdraft_protos.v1 import inference_pb2 as pb
 from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_server.openai.responses import TextAnswer
 
 
 async def test_a_whole_completion(http: aiohttp.ClientSession, server: Running) -> None:
@@ -148,6 +150,32 @@ async def test_log_probabilities(http: aiohttp.ClientSession, server: Running) -
     text = found["choices"][0]["message"]["content"]
     assert bytes(byte for one in content for byte in one["bytes"]).decode() == text
     assert {len(one["top_logprobs"]) for one in content} == {1}
+
+
+def test_log_probabilities_of_what_is_no_text() -> None:
+    def told(token: str | bytes, *others: str | bytes) -> pb.TokenLogProbs:
+        known = [
+            pb.TokenLogProb(token_id=len(each), log_prob=-1.0 - at, token=as_bytes(each))
+            for at, each in enumerate((token, *others))
+        ]
+        return pb.TokenLogProbs(chosen=known[0], alternatives=known[1:])
+
+    def as_bytes(token: str | bytes) -> bytes:
+        return token.encode() if isinstance(token, str) else token
+
+    smile = "🙂".encode()
+    first, second, end = told("a"), told(smile[:2], smile[:3], "b"), told(smile[2:], "é")
+    answer = TextAnswer("model", 1, 1, True)
+    pieces = [
+        *answer.pieces(0, pb.StreamGenerateResponse(text="a", log_probs=[first, second])),
+        *answer.pieces(0, pb.StreamGenerateResponse(text="🙂.", log_probs=[end, told("")])),
+    ]
+    found = [piece["choices"][0]["logprobs"] for piece in pieces]
+    assert [each["text_offset"] for each in found] == [[0, 1], [1, 2]]
+    parts = r"bytes:\xf0\x9f", r"bytes:\x99\x82"
+    assert [each["tokens"] for each in found] == [["a", parts[0]], [parts[1], "token_id:0"]]
+    # The chosen token is among the likeliest, and each of them has a name of its own.
+    assert found[0]["top_logprobs"][1] == {parts[0]: -1.0, parts[0] + r"\x99": -2.0, "b": -3.0}
 
 
 @pytest.mark.parametrize("prompt", ["\x01\x02", PROMPT])

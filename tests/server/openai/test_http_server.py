@@ -48,6 +48,26 @@ async def test_models(http: aiohttp.ClientSession, server: Running) -> None:
     assert (status, found["error"]["param"]) == (404, "model")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+    ],
+)
+async def test_what_is_not_there_is_told_as_other_errors(
+    http: aiohttp.ClientSession, server: Running, method: str, path: str, status: int, code: str
+) -> None:
+    async with http.request(method, url(server, path)) as response:
+        error = (await response.json())["error"]
+        assert response.status == status
+    assert (error["type"], error["code"], path in error["message"]) == (
+        "invalid_request_error",
+        code,
+        True,
+    )
+
+
 async def test_a_full_queue_is_429_with_a_time(
     http: aiohttp.ClientSession, verifier: FakeVerifier
 ) -> None:

@@ -39,7 +39,8 @@ from blockdraft_models.tokenizer.chat_template import ChatTemplate
         ({"stop": [""]}, "stop[0]"),
         ({"stop": 1}, "stop"),
         ({"stop_token_ids": [True]}, "stop_token_ids"),
-        ({"logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"min_tokens": 9}, "min_tokens"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": ""}, "prompt"),
@@ -56,7 +57,7 @@ async def test_what_is_wrong_or_not_done_is_named(
     status, found = await complete(http, server, **fields)
     error = found["error"]
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
-    assert "sampling." not in error["message"]
+    assert not re.search("sampling[.]|max_output_tokens", error["message"])
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,8 @@ async def test_what_is_wrong_or_not_done_is_named(
             "messages[0].tool_calls[0].arguments",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user", "content": "long" * 20}]}, "messages"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ],
     ids=lambda value: str(value)[:80],
 )

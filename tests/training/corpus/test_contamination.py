@@ -58,6 +58,8 @@ def test_every_turn_counts(tmp_path: Path) -> None:
     assert "and  then?" in excluded
     assert excluded.digest == ExcludedTexts(["AND THEN?", "hello."]).digest
     assert excluded.digest != ExcludedTexts(["Hello."]).digest
+    with pytest.raises(CorpusError, match="name="):
+        read_excluded([Path(f"name={path}")])
     path.write_text("")
     with pytest.raises(CorpusError, match="excludes nothing"):
         read_excluded([path])

@@ -111,7 +111,7 @@ def read_excluded(paths: Sequence[Path]) -> ExcludedTexts:
     texts: list[str] = []
     for path in paths:
         before = len(texts)
-        for prompt in read_prompts(PromptFile.parse(str(path))):
+        for prompt in read_prompts(PromptFile(path.name, path)):
             texts.extend(prompt.turns)
         if len(texts) == before:
             raise CorpusError(f"{path} excludes nothing: it has no prompts")
