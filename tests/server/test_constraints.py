@@ -134,8 +134,8 @@ def test_formats_that_are_not_enforced_are_left_out_wherever_a_schema_is(
     for name in ("enum", "const", "properties", "format", "other"):
         schema = {"type": "object", "properties": {name: text}, "required": [name]}
         taken = json.dumps({name: "secret"})
-        for asked in (schema, {"allOf": [schema]}, {"$defs": {name: schema}, **schema}):
-            assert vocabulary.takes(grammar(json_schema=json.dumps(asked)), taken) is True
+        for whole in (schema, {"allOf": [schema]}, {"$defs": {name: schema}, **schema}):
+            assert vocabulary.takes(grammar(json_schema=json.dumps(whole)), taken) is True
     asked = grammar(json_schema=json.dumps({"enum": [text], "const": text}))
     assert vocabulary.takes(asked, json.dumps(text)) is True
 
