@@ -8,7 +8,7 @@ left in the cache, and the log probabilities after the last position; on a slice
 the latter alone.
 
 A difference in one of a hundred positions is found only if so many are compared: a few at every
-start, more with `--self-test`.
+start, more with `--self-test`, which also tries more numbers of rows.
 """
 
 import hashlib
@@ -30,11 +30,14 @@ from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
 logger = logging.getLogger(__name__)
 
-_LIVE_ROWS = (1, 2, 3, 5, 7)
 AT_START = 8
 """Positions compared whenever steps were compiled, in seconds."""
 ON_REQUEST = 128
 """Positions compared by `--self-test`, in about a minute on CPU."""
+# How many rows are live, beside as many as there can be. Of three, the first and the last are
+# compared, and the one between is longer.
+_LIVE_AT_START = (1, 3)
+_LIVE_ON_REQUEST = (1, 2, 3, 5, 7)
 
 
 def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
@@ -107,7 +110,8 @@ class _Probe:
         One signature if all got the same bits.
         """
         most = min(bucket.rows, bucket.tokens)
-        live = [count for count in _LIVE_ROWS if count < most]
+        counts = _LIVE_AT_START if self.span <= AT_START else _LIVE_ON_REQUEST
+        live = [count for count in counts if count < most]
         return {found for count in (*live, most) for found in self._computed(bucket, count)}
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
