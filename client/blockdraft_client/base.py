@@ -109,8 +109,8 @@ class ClientBase(Generic[ChannelT]):
         if self._closed:
             raise ClientClosedError("the client is closed")
         timeout = timeout if timeout is not None else self._timeout
-        key = self._api_key() if callable(self._api_key) else self._api_key
-        authorization = (("authorization", f"Bearer {_sendable(key)}"),) if key else ()
+        key = _sendable(self._api_key()) if callable(self._api_key) else self._api_key
+        authorization = (("authorization", f"Bearer {key}"),) if key else ()
         return {
             "timeout": None if timeout is None else min(timeout, _LONGEST_SECONDS),
             "metadata": (*authorization, *self._metadata, *metadata),

@@ -47,7 +47,8 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     """
     probe = _Probe.of(runner, span)
     probe.compute_text()
-    found = {bucket: probe.signatures(bucket) for bucket in runner.buckets}
+    live = _LIVE_AT_START if span <= AT_START else _LIVE_ON_REQUEST
+    found = {bucket: probe.signatures(bucket, live) for bucket in runner.buckets}
     return find_classes(runner.dtype.name, found)
 
 
@@ -104,14 +105,13 @@ class _Probe:
             stop = min(first + bucket.tokens, len(self.text))
             self.runner.run_in(bucket, [self._row(self.text_pages, first, stop)])
 
-    def signatures(self, bucket: Bucket) -> set[bytes]:
-        """Return all that comparing rows of a step's shape computed, beside any number of others.
+    def signatures(self, bucket: Bucket, live_rows: Sequence[int]) -> set[bytes]:
+        """Return all that comparing rows of a step's shape computed, so many and all being live.
 
         One signature if all got the same bits.
         """
         most = min(bucket.rows, bucket.tokens)
-        counts = _LIVE_AT_START if self.span <= AT_START else _LIVE_ON_REQUEST
-        live = [count for count in counts if count < most]
+        live = [count for count in live_rows if count < most]
         return {found for count in (*live, most) for found in self._computed(bucket, count)}
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ where the serving packages are not installed.
 
 import argparse
 import contextlib
+import errno
 import importlib
 import importlib.util
 import os
@@ -90,10 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BlockdraftError as error:
         return _report(_describe(error), FAILED)
     except OSError as error:
-        # Of output that cannot be written; keep Python from flushing it once more.
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # Output that cannot be written; keep Python from flushing it once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # A reader that has gone wants no more (`blockdraft ... | head`).
-        return FAILED if isinstance(error, BrokenPipeError) else _report(str(error), FAILED)
+        return FAILED if error.errno == errno.EPIPE else _report(str(error), FAILED)
 
 
 class _Parser(argparse.ArgumentParser):

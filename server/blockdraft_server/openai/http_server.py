@@ -155,8 +155,9 @@ class HttpServer:
     ) -> web.StreamResponse:
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
         answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
+        metadata = _metadata(request)
         # HTTP callers set no deadline.
-        completions = [self._complete(one, _metadata(request), None) for one in asked.requests]
+        completions = [self._complete(one, metadata, None) for one in asked.requests]
         with naming(asked.form):
             async with contextlib.aclosing(merged(completions)) as messages:
                 if asked.stream:
@@ -267,8 +268,8 @@ async def _in_openais_form(request: web.Request, handler: Handler) -> web.Stream
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
         content = _error(error.status, message, None, error.reason.lower().replace(" ", "_"))
-        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        return web.json_response(content, status=error.status, headers=headers)
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        return web.json_response(content, status=error.status, headers=allow)
 
 
 def _error_body(error: ServiceError, request: web.Request) -> tuple[int, dict[str, Any]]:

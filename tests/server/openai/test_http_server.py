@@ -61,6 +61,7 @@ async def test_what_is_not_there_is_told_as_other_errors(
     async with http.request(method, url(server, path)) as response:
         error = (await response.json())["error"]
         assert response.status == status
+        assert (response.headers.get("Allow") == "POST") == (status == 405)
     assert (error["type"], error["code"], path in error["message"]) == (
         "invalid_request_error",
         code,
