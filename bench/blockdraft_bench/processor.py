@@ -85,7 +85,7 @@ def measure_here(settings: ProcessorSettings) -> Row:
             os.environ["BLOCKDRAFT_CACHE"] = fresh
         test = functools.partial(enforce, allow_inexact=False, span=span)
         engine = _load(settings, target, "bfloat16", test)
-        forms, found = engine.runner.product_forms, engine.exactness
+        found = engine.exactness
         assert found is not None
         auto, speedup = serving_dtype("auto").name, cpu_bfloat16_speedup()
         if auto != "bfloat16":
@@ -98,7 +98,6 @@ def measure_here(settings: ProcessorSettings) -> Row:
         "processor": processor,
         "auto": auto,
         "bfloat16_speedup": speedup,
-        "product_forms": list(forms),
         # Of bfloat16, after padding.
         "self_test": found.summary(),
         "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in completions),
@@ -155,7 +154,6 @@ def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
             "jaxlib": versions()["jaxlib"] or "unknown",
             "`auto` is": row["auto"],
             "bfloat16 / float32": number(row["bfloat16_speedup"], unit="x"),
-            "Forms of products": ", ".join(row["product_forms"]),
             "Self-test": row["self_test"],
             "plain tok/s": number(plain, 1),
             "drafted tok/s": number(drafted, 1),

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -19,9 +18,8 @@ import jaxlib.version
 from jaxtyping import Array, DTypeLike
 
 from blockdraft_models.cache import default_cache_dir, kept_measurement
-from blockdraft_models.decoder.products import ProductForm, project
+from blockdraft_models.decoder.products import project
 from blockdraft_models.processor import this_processor
-from blockdraft_models.product_forms import suitable_form
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +93,7 @@ def _pinned() -> str | None:
 # Kept in the process too: what asks twice gets the same also where no file can be written.
 @functools.cache
 def _kept_speedup(folder: Path) -> float:
-    forms = " and ".join(map(str, trial_forms()))
-    key = f"{this_processor()}, jaxlib {jaxlib.version.__version__}, products {forms}"
+    key = f"{this_processor()}, jaxlib {jaxlib.version.__version__}, products in tiles"
     speedup = kept_measurement(folder / SPEEDUP_FILE, key, bfloat16_speedup)
     logger.info(
         "dtype auto is %s: bfloat16 is %.2f times as fast as float32 at %d rows on this CPU",
@@ -105,11 +102,6 @@ def _kept_speedup(folder: Path) -> float:
         _ROWS,
     )
     return speedup
-
-
-def trial_forms() -> tuple[ProductForm, ProductForm]:
-    """Return how the trial multiplies bfloat16: to the intermediate width, and back."""
-    return suitable_form(_INTERMEDIATE, _HIDDEN), suitable_form(_HIDDEN, _INTERMEDIATE)
 
 
 def bfloat16_speedup() -> float:
@@ -131,7 +123,6 @@ def speedup(base: Trial, other: Trial, rounds: int = _ROUNDS) -> float:
 
 
 def _trial(dtype: DTypeLike) -> Trial:
-    forms = trial_forms()
     # Zeros take as long as any other weights.
     wide, narrow = (_INTERMEDIATE, _HIDDEN), (_HIDDEN, _INTERMEDIATE)
     layers = [
@@ -143,7 +134,7 @@ def _trial(dtype: DTypeLike) -> Trial:
         started = time.perf_counter()
         x = jnp.ones((_ROWS, _HIDDEN), dtype)
         for layer in layers:
-            x = _feed_forward(x, *layer, forms=forms)
+            x = _feed_forward(x, *layer)
         x.block_until_ready()
         return time.perf_counter() - started
 
@@ -151,16 +142,8 @@ def _trial(dtype: DTypeLike) -> Trial:
     return run
 
 
-@partial(jax.jit, static_argnames="forms")
-def _feed_forward(
-    x: Array,
-    scale: Array,
-    gate: Array,
-    up: Array,
-    down: Array,
-    forms: tuple[ProductForm, ProductForm],
-) -> Array:
-    widen, narrow = forms
+@jax.jit
+def _feed_forward(x: Array, scale: Array, gate: Array, up: Array, down: Array) -> Array:
     normed = x * scale[None, :]
-    gated = jax.nn.silu(project(normed, gate, form=widen)) * project(normed, up, form=widen)
-    return x + project(gated, down, form=narrow)
+    gated = jax.nn.silu(project(normed, gate)) * project(normed, up)
+    return x + project(gated, down)

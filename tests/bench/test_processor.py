@@ -15,7 +15,6 @@ from blockdraft_bench.result import Row
 from blockdraft_bench.settings import ProcessorSettings
 from blockdraft_client.cli.main import main
 from blockdraft_models import precision
-from blockdraft_models.decoder.products import SAFEST_FORM
 from blockdraft_models.processor import Processor, this_processor, usable_cores
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier import self_test
@@ -80,7 +79,6 @@ def test_a_row(settings: ProcessorSettings, monkeypatch: pytest.MonkeyPatch) -> 
     assert row["self_test"].startswith("exact in bfloat16: ")
     assert spans == [8]
     assert row["bfloat16_speedup"] > 0
-    assert f"32x64 {SAFEST_FORM}" in row["product_forms"]
     assert row["plain_tokens_per_second"] > 0
     assert row["drafted_tokens_per_second"] > 0
     assert row["identical"] is True
@@ -93,7 +91,6 @@ def test_measures_again_without_touching_what_is_kept(
     monkeypatch.setenv("BLOCKDRAFT_CPU_DTYPE", "bfloat16")
     (tmp_path / "xla").symlink_to(Path(os.environ["BLOCKDRAFT_CACHE"]) / "xla")
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
-    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     speedups = iter((1.25, 1.5))
     monkeypatch.setattr(precision, "bfloat16_speedup", lambda: next(speedups))
     assert precision.cpu_bfloat16_speedup() == 1.25
@@ -126,7 +123,6 @@ ROW: Row = {
     "processor": Processor("Xeon", ("avx512_bf16", "amx_bf16"), 2),
     "auto": "bfloat16",
     "bfloat16_speedup": 2.2026,
-    "product_forms": ["576x576 weight/8", "1536x576 rows/4"],
     "self_test": "exact in bfloat16: all 35 step shapes are batch-invariant",
     "plain_tokens_per_second": 40.0,
     "drafted_tokens_per_second": 90.0,
@@ -140,14 +136,14 @@ def test_rows_of_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     slow["plain_tokens_per_second"] = None
     page = matrix([ROW, slow], "2026-11-25", "0123456789abcdef-dirty")
     head, _, *rows = page.splitlines()
-    assert {line.count("|") for line in (head, *rows)} == {15}
+    assert {line.count("|") for line in (head, *rows)} == {14}
     assert rows == [
         "| 2026-11-25 | 0123456-dirty | Xeon | avx512_bf16, amx_bf16 | 2 | 0.10.2 | bfloat16 "
-        "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
-        "| exact in bfloat16: all 35 step shapes are batch-invariant | 40.0 | 90.0 | 2.25x | yes |",
+        "| 2.20x | exact in bfloat16: all 35 step shapes are batch-invariant "
+        "| 40.0 | 90.0 | 2.25x | yes |",
         "| 2026-11-25 | 0123456-dirty | Xeon | none | 1 | 0.10.2 | float32 "
-        "| 2.20x | 576x576 weight/8, 1536x576 rows/4 "
-        "| exact in bfloat16: all 35 step shapes are batch-invariant | - | 90.0 | - | **no** |",
+        "| 2.20x | exact in bfloat16: all 35 step shapes are batch-invariant "
+        "| - | 90.0 | - | **no** |",
     ]
     # An installed copy knows no commit.
     assert "| unknown | Xeon |" in matrix([ROW], "2026-11-25", None)

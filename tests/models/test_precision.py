@@ -8,7 +8,6 @@ import jaxlib.version
 import pytest
 
 from blockdraft_models import precision
-from blockdraft_models.decoder.products import PRODUCT_FORMS, SAFEST_FORM
 from blockdraft_models.precision import bfloat16_speedup, serving_dtype, speedup
 from blockdraft_models.processor import Processor
 
@@ -33,7 +32,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("BLOCKDRAFT_CACHE", str(tmp_path))
     monkeypatch.setattr(precision, "bfloat16_speedup", machine.measure)
     monkeypatch.setattr(precision, "this_processor", lambda: EPYC)
-    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     return machine
 
 
@@ -71,12 +69,11 @@ def test_a_process_does_not_change_its_mind_without_a_file(
     ("owner", "name", "value"),
     [
         (jaxlib.version, "__version__", "99.0"),
-        (precision, "trial_forms", lambda: PRODUCT_FORMS[-2:]),
         (precision, "this_processor", lambda: Processor("EPYC", (), 2)),
         (precision, "this_processor", lambda: Processor("EPYC", ("avx512_bf16",), 4)),
         (precision, "this_processor", lambda: Processor("Xeon", ("avx512_bf16",), 2)),
     ],
-    ids=["jaxlib", "forms", "instructions", "cores", "name"],
+    ids=["jaxlib", "instructions", "cores", "name"],
 )
 def test_another_machine_or_jaxlib_is_measured_again(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, value: object
@@ -144,5 +141,4 @@ def test_other_work_does_not_change_the_result(base: list[float], other: list[fl
 
 def test_the_trial_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_LAYERS", 1)
-    monkeypatch.setattr(precision, "trial_forms", lambda: (SAFEST_FORM, SAFEST_FORM))
     assert bfloat16_speedup() > 0

@@ -42,7 +42,6 @@ flags\t\t: fpu avx2
         {"compiler": "jaxlib 0.10.3, libtpu 0.0.30"},
         {"rounding": "exact"},
         {"rounding": "inexact"},
-        {"product_forms": ("576x576 weight/8",)},
     ],
 )
 def test_every_part_counts(change: dict[str, Any]) -> None:
@@ -52,7 +51,7 @@ def test_every_part_counts(change: dict[str, Any]) -> None:
 
 def test_a_restart_changes_nothing() -> None:
     """The value is written down: it must be the same in every process."""
-    assert replace(COMPUTATION).fingerprint == "f98cbf12e8dec6c3"
+    assert replace(COMPUTATION).fingerprint == "90bbe45ef63ce0b9"
 
 
 def test_facts_of_this_process_stay_the_same() -> None:

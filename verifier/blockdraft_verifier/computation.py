@@ -33,7 +33,6 @@ class Computation:
     # classes are left out: they change with the drafter, whose blocks decide what is compiled. The
     # name of the field is part of the fingerprint.
     rounding: Literal["", "exact", "inexact"] = ""
-    product_forms: tuple[str, ...] = ()  # how a CPU multiplies with bfloat16 weights of each width
 
     @property
     def fingerprint(self) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -112,7 +111,6 @@ def load_target(
         mirror if isinstance(mirror, StepLeader) else None,
         kept,
     )
-    computation = replace(computation, product_forms=runner.product_forms)
     return LoadedTarget(runner, checkpoint, computation, mirror)
 
 

@@ -35,7 +35,6 @@ from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
-from blockdraft_models.product_forms import suit_processor
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
@@ -265,7 +264,6 @@ class CompiledMethod:
 def _suit(drafter: Drafter[Any]) -> None:
     """Bring weights into the form that this processor serves fastest; their values stay."""
     drafter.model.suit(jax.default_backend())
-    suit_processor(drafter.model)
 
 
 def _published(drafter: Drafter[Any]) -> dict[str, Any]:

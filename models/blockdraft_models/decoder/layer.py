@@ -13,7 +13,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.products import SAFEST_FORM, ProductForm, mean_of_squares, project
+from blockdraft_models.decoder.products import mean_of_squares, project
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
 
@@ -42,10 +42,7 @@ class Linear(nnx.Module):
         weight: [out in]; int8 if there is a scale.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
-        form: How a CPU multiplies with it.
     """
-
-    form: ProductForm = SAFEST_FORM
 
     def __init__(
         self,
@@ -80,11 +77,11 @@ class Linear(nnx.Module):
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
         if self.scale is None:
-            y = project(x, self.matrix, form=self.form)
+            y = project(x, self.matrix)
         else:
             # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
             # product, which so reads a byte a weight; on CPU a wide copy is made first.
-            y = project(x, self.matrix.astype(x.dtype), form=self.form)
+            y = project(x, self.matrix.astype(x.dtype))
             y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
@@ -125,9 +122,7 @@ def normalize(
 
 
 class Embedding(nnx.Module):
-    """Token embedding, also usable as a tied head; `form` is how a CPU multiplies with it then."""
-
-    form: ProductForm = SAFEST_FORM
+    """Token embedding, also usable as a tied head."""
 
     def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize so that a tied head gives logits of about unit variance."""

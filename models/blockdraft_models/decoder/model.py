@@ -119,4 +119,4 @@ class Decoder(nnx.Module):
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Score every token after each row of `DecoderOutput.hidden`, in float32."""
         head = self.embedding if self.head is None else self.head
-        return project(hidden, head.matrix, dtype=jnp.float32, form=head.form)
+        return project(hidden, head.matrix, dtype=jnp.float32)

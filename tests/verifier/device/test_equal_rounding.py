@@ -9,6 +9,7 @@ import pytest
 
 from blockdraft_models.decoder.products import mean_of_squares, row_sums
 from blockdraft_verifier.device.portable_attention import (
+    TILE_TOKENS,
     RaggedBatch,
     cut_into_tiles,
     ragged_paged_attention,
@@ -61,7 +62,9 @@ def test_attention_does_not_depend_on_the_rest_of_the_step(
 
     @jax.jit
     def attend(q: jax.Array, batch: RaggedBatch) -> jax.Array:
-        return ragged_paged_attention(q, cache, batch, cut_into_tiles(batch, q.shape[0]))
+        return ragged_paged_attention(
+            q, cache, batch, cut_into_tiles(batch, q.shape[0], TILE_TOKENS)
+        )
 
     def ends(stops: Sequence[int], tokens: int) -> np.ndarray:
         """Attention of the last `tokens` positions before each stop, for the last one alone."""

@@ -14,7 +14,12 @@ from jax.experimental.pallas.ops.tpu import ragged_paged_attention as library
 
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
-from blockdraft_verifier.device.portable_attention import RaggedBatch, cut_into_tiles, write_kv
+from blockdraft_verifier.device.portable_attention import (
+    TILE_TOKENS,
+    RaggedBatch,
+    cut_into_tiles,
+    write_kv,
+)
 
 TOKENS, ROWS, PAGE_SIZE, MAX_PAGES, NUM_PAGES = 16, 4, 4, 8, 20
 
@@ -63,7 +68,7 @@ def test_equals_the_portable_attention(
     q, k, v = (normal(TOKENS, count, head_dim) for count in (heads, kv_heads, kv_heads))
     cache = normal(NUM_PAGES, PAGE_SIZE, 2 * kv_heads, head_dim)
     expected = portable.ragged_paged_attention(
-        q, write_kv(cache, k, v, batch.slots), batch, cut_into_tiles(batch, TOKENS)
+        q, write_kv(cache, k, v, batch.slots), batch, cut_into_tiles(batch, TOKENS, TILE_TOKENS)
     )
 
     padding = kernel.padded(head_dim) - head_dim

@@ -15,6 +15,7 @@ from tests.verifier.device.attention_reference import Heads, Row
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import (
     CONTEXT_CHUNK_TOKENS,
+    TILE_TOKENS,
     RaggedBatch,
     cut_into_tiles,
     ragged_paged_attention,
@@ -44,7 +45,9 @@ def run(
     Float[Array, "tokens heads head_dim"], Float[Array, "pages page_size kv_slots head_dim"]
 ]:
     cache = write_kv(cache, k, v, batch.slots)
-    return ragged_paged_attention(q, cache, batch, cut_into_tiles(batch, TOKENS)), cache
+    return ragged_paged_attention(
+        q, cache, batch, cut_into_tiles(batch, TOKENS, TILE_TOKENS)
+    ), cache
 
 
 @dataclass
@@ -205,7 +208,7 @@ def test_a_row_is_the_same_beside_any_others(seed: int) -> None:
 
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 8), (4, 4), (4, 32), (8, 16)])
 def test_tiles_hold_every_token_once_and_never_two_rows(rows: int, tokens: int) -> None:
-    cut = jax.jit(partial(cut_into_tiles, token_count=tokens))
+    cut = jax.jit(partial(cut_into_tiles, token_count=tokens, tile_tokens=TILE_TOKENS))
     choose = random.Random(rows * tokens)
     for _ in range(20):
         lengths = [0] * rows

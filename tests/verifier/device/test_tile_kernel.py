@@ -18,7 +18,11 @@ from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device import tile_kernel
 from blockdraft_verifier.device.cache import Attention, CacheLayout, allocate_kv, token_slots
 from blockdraft_verifier.device.paged_attention import PagedAttend
-from blockdraft_verifier.device.portable_attention import RaggedBatch, cut_into_tiles
+from blockdraft_verifier.device.portable_attention import (
+    TILE_TOKENS,
+    RaggedBatch,
+    cut_into_tiles,
+)
 
 # A block is 16 pages of 16: the longest context has three.
 ROWS, TOKENS, PAGE_SIZE, MAX_PAGES = 4, 32, 16, 40
@@ -77,7 +81,7 @@ def run(
 ) -> tuple[Float[Array, "tokens heads head_dim"], Float[Array, "tokens heads head_dim"]]:
     reach = Reach(window, applies, sinks)
     paged = cache.reshape(NUM_PAGES, PAGE_SIZE, 2 * heads.kv, heads.dim)
-    tiles = cut_into_tiles(batch, TOKENS)
+    tiles = cut_into_tiles(batch, TOKENS, TILE_TOKENS)
     expected = portable.ragged_paged_attention(q, paged, batch, tiles, reach)
     padding = tile_kernel.padded(heads.dim) - heads.dim
     flat = jnp.pad(paged, ((0, 0), (0, 0), (0, 0), (0, padding))).reshape(NUM_PAGES, PAGE_SIZE, -1)

@@ -28,7 +28,7 @@ class PagedAttend:
         self._layout = layout
         self._tiles = None
         if layout.attention == "portable":
-            self._tiles = portable.cut_into_tiles(batch, token_count)
+            self._tiles = portable.cut_into_tiles(batch, token_count, portable.TILE_TOKENS)
 
     def __call__(
         self,

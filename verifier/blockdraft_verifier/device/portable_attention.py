@@ -5,14 +5,13 @@ is `[pages, page_size, 2 * kv_heads, head_dim]` with keys in even and values in 
 slots; both follow the convention of JAX's ragged paged attention kernel for TPU. This module is
 the portable implementation and that kernel's oracle.
 
-Rows are cut into **query tiles** of a fixed number of tokens, so that a long prompt chunk beside
-short decoding rows does not pad them all to its length. A few tiles at a time read their context in
-chunks with an online softmax (Milakov and Gimelshein 2018), in a loop whose trip count follows the
-longest context of these few: work grows with use, shapes do not.
-
-A query's result has the same bits in every step it is part of (docs/adr/0018).
+Rows are cut into **query tiles** of a fixed number of tokens. A fixed number of tiles at a time
+read their context in chunks with an online softmax (Milakov and Gimelshein 2018), in a loop whose
+trip count follows the longest context of these few: work grows with use, shapes do not. So every
+product has the same shape in every step, and a query's result the same bits (docs/adr/0057).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -23,10 +22,10 @@ from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.products import row_sums
 
 CONTEXT_CHUNK_TOKENS = 64
-VALUE_LANES = 64
-# Tiles of so many tokens together go through their context side by side. More would make all of
-# them as long as the longest, fewer would make products too small.
-GROUP_TOKENS = 16
+TILE_TOKENS = 4
+"""Tokens of a tile; a row of one token leaves the others empty."""
+# Tiles that go through their context side by side, all as far as the longest of them.
+_TILES_TOGETHER = 4
 # Further than any position.
 FAR = 2**30
 
@@ -63,17 +62,12 @@ class QueryTiles(NamedTuple):
     position: Int[Array, "tiles tile_tokens"]  # position of each query in its sequence
 
 
-def cut_into_tiles(
-    batch: RaggedBatch, token_count: int, most_tokens: int | None = None
-) -> QueryTiles:
-    """Cut the rows of a batch into equal tiles, of at most so many tokens each.
+def cut_into_tiles(batch: RaggedBatch, token_count: int, tile_tokens: int) -> QueryTiles:
+    """Cut the rows of a batch into tiles of so many tokens, those of a row in order.
 
     The shapes depend on the batch's shapes only.
     """
     row_count = batch.context_lengths.shape[0]
-    tile_tokens = max(1, token_count // row_count)
-    if most_tokens is not None:
-        tile_tokens = min(tile_tokens, most_tokens)
     # Most tiles any split of the tokens over the rows can need.
     tile_count = (token_count + row_count * (tile_tokens - 1)) // tile_tokens
 
@@ -152,29 +146,25 @@ def ragged_paged_attention(
         # Those of a tile's products, whose rows are (query, head of the group).
         sinks = jnp.tile(reach.sinks.reshape(kv_heads, -1), (1, tile_tokens))
         reach = reach._replace(sinks=sinks)
-    if queries.shape[2] == 1:
-        # A product with a vector would be added up in another order than one of more queries.
-        queries = jnp.repeat(queries, 2, axis=2)
-        positions = jnp.repeat(positions, 2, axis=1)
-        if reach.sinks is not None:
-            reach = reach._replace(sinks=jnp.repeat(reach.sinks, 2, axis=1))
+    padding = -tile_count % _TILES_TOGETHER
+    # No shape of what follows depends on that of the batch, but for the number of tiles.
+    queries = jnp.pad(queries, ((0, padding), (0, 0), (0, 0), (0, 0)))
+    positions = jnp.pad(positions, ((0, padding), (0, 0)), constant_values=-1)
+    page_tables = jnp.pad(batch.page_table[tiles.row], ((0, padding), (0, 0)))
 
-    together = min(tile_count, max(1, GROUP_TOKENS // tile_tokens))
-    padding = -tile_count % together
-
-    def grouped(array: Array, filler: int) -> Array:
-        padded = jnp.pad(
-            array, ((0, padding), *((0, 0),) * (array.ndim - 1)), constant_values=filler
+    def attend(index: Int[Array, ""], out: Array) -> Array:
+        first = index * _TILES_TOGETHER
+        group = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=_TILES_TOGETHER)
+        attended = _attend_to_context(
+            group(queries), group(positions), group(page_tables), cache, reach
         )
-        return padded.reshape(-1, together, *array.shape[1:])
+        return jax.lax.dynamic_update_slice_in_dim(out, attended, first, 0)
 
-    out = jax.lax.map(
-        lambda group: _attend_to_context(group[0], group[1], group[2], cache, reach),
-        (grouped(queries, 0), grouped(positions, -1), grouped(batch.page_table[tiles.row], 0)),
-    ).reshape(tile_count + padding, *queries.shape[1:])
-
-    # Of a query that was repeated, the first copy counts.
-    return in_order(out[:tile_count, :, : tile_tokens * heads // kv_heads], tiles, q)
+    # Live tiles come first.
+    live_count = jnp.sum(tiles.position[:, 0] >= 0, dtype=jnp.int32)
+    groups = (live_count + _TILES_TOGETHER - 1) // _TILES_TOGETHER
+    out = jax.lax.fori_loop(jnp.int32(0), groups, attend, jnp.zeros_like(queries))
+    return in_order(out[:tile_count], tiles, q)
 
 
 def _attend_to_context(
@@ -196,11 +186,9 @@ def _attend_to_context(
     ) -> tuple[Array, Array, Array]:
         top, total, mixed = state
         pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
-        kv = _read_pages(cache, pages).astype(jnp.float32)
+        kv = cache[pages].astype(jnp.float32)
         kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
-        key = kv[:, :, :, 0]
-        # Whole lanes: for other widths the order of summation changes with the number of queries.
-        value = jnp.pad(kv[:, :, :, 1], ((0, 0), (0, 0), (0, 0), (0, -head_dim % VALUE_LANES)))
+        key, value = kv[:, :, :, 0], kv[:, :, :, 1]
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
         visible = reach.sees(key_position[None, None, :], positions[:, :, None])
@@ -215,8 +203,7 @@ def _attend_to_context(
         return new_top, total, mixed
 
     shape = queries.shape[:3]
-    width = head_dim + -head_dim % VALUE_LANES
-    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, width)))
+    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
     chunk_count = (jnp.max(positions) + chunk_tokens) // chunk_tokens
     first: int | Int[Array, ""] = 0
     if reach.window:
@@ -225,16 +212,5 @@ def _attend_to_context(
     top, total, mixed = jax.lax.fori_loop(first, chunk_count, attend_to_chunk, state)
     if reach.sinks is not None:
         total = total + jnp.exp(reach.sinks[None] - jnp.where(jnp.isneginf(top), 0.0, top))
-    out: Array = mixed[..., :head_dim] / jnp.where(total == 0.0, 1.0, total)[..., None]
+    out: Array = mixed / jnp.where(total == 0.0, 1.0, total)[..., None]
     return out
-
-
-def _read_pages(
-    cache: Float[Array, "pages page_size kv_slots head_dim"], pages: Int[Array, "tiles read"]
-) -> Float[Array, "tiles read page_size kv_slots head_dim"]:
-    if len(pages) > 1:
-        return cache[pages]
-    # XLA's CPU backend copies slices as they lie, and gathers element by element. Of several tiles
-    # there would be too many.
-    slices = [jax.lax.dynamic_slice_in_dim(cache, page, 1) for page in pages[0]]
-    return jnp.concatenate(slices)[None]

@@ -18,7 +18,6 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
-from blockdraft_models.product_forms import suit_processor
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
@@ -108,7 +107,6 @@ class ModelRunner:
     """Holds weights and cache on the device and runs compiled steps over them.
 
     Attributes:
-        product_forms: How a CPU multiplies with weights of each width.
         buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
     """
@@ -127,7 +125,6 @@ class ModelRunner:
         is where steps that were compiled before are found.
         """
         self._leader, self._kept = leader, kept
-        self.product_forms = suit_processor(decoder)
         self._graph, self._weights = nnx.split(decoder)
         self._leaves = jax.tree.leaves(self._weights)
         self.model = decoder.config

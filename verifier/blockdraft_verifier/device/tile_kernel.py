@@ -46,7 +46,8 @@ def padded(head_dim: int) -> int:
 
 def tiles_of(batch: RaggedBatch, token_count: int, heads: int) -> QueryTiles:
     """Cut a batch into tiles that the kernel can hold, for so many query heads on a device."""
-    return cut_into_tiles(batch, token_count, max(1, _TILE_QUERIES // heads))
+    row_tokens = token_count // batch.context_lengths.shape[0]
+    return cut_into_tiles(batch, token_count, max(1, min(row_tokens, _TILE_QUERIES // heads)))
 
 
 def ragged_paged_attention(
