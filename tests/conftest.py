@@ -4,7 +4,8 @@
 * XLA compiles quickly rather than well: most programs run here for milliseconds, once, and
   compiling them is most of the suite's time. XLA_FLAGS of the environment take precedence:
   `make test-slow` asks for what XLA does by itself where programs run for minutes.
-* `auto` is float32, as if every machine had measured that it is the faster dtype.
+* What serves or measures does so in float32 where no test says otherwise, with a C++ compiler or
+  without one. Settings that are made in Python say it themselves.
 * Services draft nothing from recent completions: much is completed plainly first, and drafts would
   be so good that streams end before anything happens to them.
 * Properties may take any time for an example: how long says more of the machine than of them.
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
     from tests.compiled_once import SharedPrograms
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["BLOCKDRAFT_CPU_DTYPE"] = "float32"
+os.environ |= {
+    f"BLOCKDRAFT_{command}_DTYPE": "float32"
+    for command in (
+        *("SERVE", "VERIFIER", "DRAFTER"),
+        *("BENCH_ACCEPTANCE", "BENCH_DECODE", "BENCH_KFLAT", "BENCH_PEERS", "BENCH_SERVE"),
+    )
+}
 os.environ["BLOCKDRAFT_SERVE_RECENT_COMPLETIONS"] = "0"
 # Processes that tests start inherit all. Of a flag that is given twice, the last one counts.
 os.environ["XLA_FLAGS"] = (
@@ -36,6 +43,8 @@ os.environ["XLA_FLAGS"] = (
 import hypothesis
 import jax
 import pytest
+
+pytest_plugins = ["tests.arithmetic"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

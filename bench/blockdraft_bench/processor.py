@@ -5,8 +5,7 @@ import functools
 import multiprocessing
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from blockdraft_bench.statistics import median
 from blockdraft_client.cli.demo import DEFAULT_PROMPT
 from blockdraft_drafter.app import load_method
 from blockdraft_models.executables import keep_executables, require_devices
-from blockdraft_models.precision import cpu_bfloat16_speedup, serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.processor import this_processor, usable_cores
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
 from blockdraft_models.weights.loading import load_decoder
@@ -33,6 +32,7 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
@@ -69,10 +69,7 @@ def _in_own_process(settings: ProcessorSettings, cores: int | None) -> Row:
 
 
 def measure_here(settings: ProcessorSettings) -> Row:
-    """Measure a row with the cores that this process may use.
-
-    With `again` it changes the environment, where the kept measurements are looked for.
-    """
+    """Measure a row with the cores that this process may use."""
     if jax.default_backend() != "cpu":
         raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
     processor = this_processor()
@@ -80,24 +77,20 @@ def measure_here(settings: ProcessorSettings) -> Row:
     require_devices()
     target = resolve_target(settings.target)
     span = AT_START if settings.quick else ON_REQUEST
-    with tempfile.TemporaryDirectory() as fresh:
-        if settings.again:
-            os.environ["BLOCKDRAFT_CACHE"] = fresh
-        test = functools.partial(enforce, allow_inexact=False, span=span)
-        engine = _load(settings, target, "bfloat16", test)
-        found = engine.exactness
-        assert found is not None
-        auto, speedup = serving_dtype("auto").name, cpu_bfloat16_speedup()
-        if auto != "bfloat16":
-            del engine
-            engine = _load(settings, target, "auto")
+    test = functools.partial(enforce, allow_inexact=False, span=span)
+    engine = _load(settings, target, "bfloat16", test)
+    found = engine.exactness
+    assert found is not None
+    auto = serving_dtype("auto").name
+    if auto != "bfloat16":
+        del engine
+        engine = _load(settings, target, "auto")
     completions = _answer(target, engine)
     row = {
         "target": engine.target,
         "drafter": engine.drafter,
         "processor": processor,
         "auto": auto,
-        "bfloat16_speedup": speedup,
         # Of bfloat16, after padding.
         "self_test": found.summary(),
         "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in completions),
@@ -112,7 +105,7 @@ def _load(
     settings: ProcessorSettings,
     target: Path,
     dtype: Dtype,
-    self_test: Callable[[ModelRunner], Exactness] | None = None,
+    self_test: Callable[[ModelRunner, Mapping[Bucket, float]], Exactness] | None = None,
 ) -> InProcessDecoder:
     """Load target and drafter with the limits and the draft policy of `blockdraft serve`."""
     decoder, checkpoint = load_decoder(target, dtype=serving_dtype(dtype))
@@ -153,7 +146,6 @@ def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
             "Cores": row["processor"].cores,
             "jaxlib": versions()["jaxlib"] or "unknown",
             "`auto` is": row["auto"],
-            "bfloat16 / float32": number(row["bfloat16_speedup"], unit="x"),
             "Self-test": row["self_test"],
             "plain tok/s": number(plain, 1),
             "drafted tok/s": number(drafted, 1),

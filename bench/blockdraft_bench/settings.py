@@ -173,9 +173,6 @@ class ProcessorSettings:
     quick: bool = setting(
         False, "compare as few positions as every start does; unset: as many as on request"
     )
-    again: bool = setting(
-        False, "measure forms of products and the gain of bfloat16 anew; what is kept stays"
-    )
     result: OutputSettings = group(OutputSettings)
 
 

@@ -221,7 +221,7 @@ class ExactnessInfo:
             return f"exact in {self.dtype}, {len(self.padded)} step shapes padded"
         if self.exact:
             return f"exact in {self.dtype}"
-        return f"not exact in {self.dtype}, {len(self.classes)} classes of numerics"
+        return f"inexact in {self.dtype}, {len(self.classes)} classes of numerics"
 
 
 @dataclass(frozen=True, slots=True)

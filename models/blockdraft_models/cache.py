@@ -1,19 +1,11 @@
-"""What is fetched or measured once and kept on disk for the processes to come."""
+"""What is fetched or made once and kept on disk for the processes to come."""
 
 import fcntl
-import json
-import logging
-import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-
-logger = logging.getLogger(__name__)
-
-Measured = TypeVar("Measured", float, str)
 
 
 def default_cache_dir() -> Path:
@@ -39,52 +31,3 @@ def locked(path: Path) -> Iterator[None]:
     with path.with_name(f".{path.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def is_positive(value: object) -> bool:
-    """Return whether a value is a positive finite float."""
-    return isinstance(value, float) and math.isfinite(value) and value > 0
-
-
-def kept_measurement(
-    path: Path,
-    key: str,
-    measure: Callable[[], Measured],
-    valid: Callable[[object], bool] = is_positive,
-) -> Measured:
-    """Return what was measured under a key, which tells all that it depends on, or measure it.
-
-    Several processes may call this at once: one measures, the others wait for it and then agree.
-    Where the JSON file cannot be written each process measures for itself; one with a value that
-    is not `valid` is replaced. Machines may share it, each with keys of its own.
-    """
-    with ExitStack() as held:
-        # Where nothing can be locked nothing can be written either, of which `_write` tells.
-        with suppress(OSError):
-            held.enter_context(locked(path))
-        kept = _read(path, valid)
-        if key not in kept:
-            kept[key] = measure()
-            _write(path, kept)
-        found: Measured = kept[key]
-        return found
-
-
-def _read(path: Path, valid: Callable[[object], bool]) -> dict[str, Any]:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(kept, dict) or not all(map(valid, kept.values())):
-            raise ValueError("not measurements by name")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        logger.warning("measuring anew, because %s cannot be read: %s", path, error)
-        return {}
-    return kept
-
-
-def _write(path: Path, kept: Mapping[str, Any]) -> None:
-    try:
-        write_at_once(path, f"{json.dumps(kept, indent=2)}\n".encode())
-    except OSError as error:
-        logger.warning("every start measures anew, because %s cannot be kept: %s", path, error)

@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
 from blockdraft_models.cache import write_at_once
+from blockdraft_models.kernels.library import arithmetic
 from blockdraft_models.processor import processor_facts, usable_cores
 
 logger = logging.getLogger(__name__)
@@ -131,6 +132,8 @@ def _compiled_by() -> str:
             # XLA compiles for the instructions of the host.
             (facts.get("model name"), facts.get("flags") or facts.get("Features")),
             usable_cores(),
+            # This also loads them, which what calls them takes for granted.
+            arithmetic(),
         )
     )
 

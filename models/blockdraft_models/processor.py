@@ -20,11 +20,6 @@ class Processor:
     instructions: tuple[str, ...]
     cores: int
 
-    def __str__(self) -> str:
-        """Return all of it in words: the same for machines that need not be told apart."""
-        instructions = " and ".join(self.instructions) or "no bfloat16 instructions"
-        return f"{self.name}, {instructions}, {self.cores} cores"
-
 
 def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
     """Return the processor this process runs on; the architecture where no name is told."""

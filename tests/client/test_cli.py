@@ -258,7 +258,7 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     ("exact", "classes", "words"),
     [
         (True, ["1x1 1x8"], "exact in bfloat16"),
-        (False, ["1x1", "1x8"], "not exact in bfloat16, 2 classes of numerics"),
+        (False, ["1x1", "1x8"], "inexact in bfloat16, 2 classes of numerics"),
     ],
 )
 def test_health_and_models_say_whether_answers_are_exact(

@@ -36,6 +36,7 @@ def tiny_drafter_config(target: Path, drafter: str = "random") -> DrafterSetting
         block_size=4,
         draft_layers=1,
         feature_form="raw",
+        dtype="float32",
     )
 
 

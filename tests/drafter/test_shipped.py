@@ -71,6 +71,7 @@ def test_they_draft_what_their_target_says(
         max_sequences=1,
         max_model_len=256,
         max_feature_rows=128,
+        dtype="float32",
     )
     loaded = load_method(config)
     assert loaded.target_fingerprint == checkpoint.fingerprint

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_models.processor import Processor, this_processor
+from blockdraft_models.processor import this_processor
 
 X86 = """processor\t: 0
 model name\t: AMD EPYC
@@ -36,12 +36,6 @@ def test_what_a_system_tells(
     assert name in ("", processor.name)
     assert processor.instructions == instructions
     assert processor.cores >= 1
-
-
-def test_in_words() -> None:
-    assert str(Processor("EPYC", (), 2)) == "EPYC, no bfloat16 instructions, 2 cores"
-    both = Processor("Xeon", ("avx512_bf16", "amx_bf16"), 4)
-    assert str(both) == "Xeon, avx512_bf16 and amx_bf16, 4 cores"
 
 
 def test_a_pinned_process_may_use_fewer_cores(one_core: None) -> None:

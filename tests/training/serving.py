@@ -25,6 +25,7 @@ def serving_method(target: Path, drafter: Path, *, longest: int, rows: int) -> D
             max_sequences=SEQUENCES,
             max_model_len=longest,
             max_feature_rows=rows,
+            dtype="float32",
         )
     ).method
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 import jax
 
+from blockdraft_models.kernels.library import arithmetic
 from blockdraft_models.processor import processor_facts, usable_cores
 
 _HEX_DIGITS = 16
@@ -60,6 +61,6 @@ def device_kind() -> str:
 
 
 def compiler() -> str:
-    """Name the versions of jaxlib and of the platform's compiler, such as libtpu."""
+    """Name the versions of jaxlib, of the platform's compiler, such as libtpu, and of kernels."""
     platform_version = jax.local_devices()[0].client.platform_version
-    return f"jaxlib {version('jaxlib')}, {platform_version}"
+    return f"jaxlib {version('jaxlib')}, {platform_version}, {arithmetic()}"

@@ -14,6 +14,9 @@ from blockdraft_verifier.device.buckets import Bucket, bucket_for
 
 logger = logging.getLogger(__name__)
 
+# How much longer steps may take, so that they have the same bits.
+_MOST_COST = 1.3
+
 
 class InexactError(ValueError):
     """No choice among the compiled steps keeps the contract."""
@@ -37,22 +40,54 @@ class Exactness:
         """Whether every step gives the same bits."""
         return len(self.classes) == 1 and not self.unsteady
 
-    def mended(self) -> "Exactness":
-        """Return what holds if every step is padded to a shape of the largest one's class."""
-        largest = max(bucket for shapes in self.classes for bucket in shapes)
-        if largest in self.unsteady:
-            raise InexactError(
-                f"{self.summary()}. No padding mends that: --dtype float32 may be exact enough, "
-                "--allow-inexact serves completions that may depend on drafts and on other requests"
+    @property
+    def step_tokens(self) -> int:
+        """The most tokens of a step that is served."""
+        return max(bucket.tokens for bucket in self.classes[0])
+
+    def mended(self, seconds: Mapping[Bucket, float]) -> "Exactness":
+        """Return what holds if every step is padded to a shape of the cheapest class.
+
+        A class costs the most that any step takes longer in it, by the seconds of every shape. It
+        must hold a draft of every row; steps of more tokens, which prompts have, are cut.
+
+        Raises:
+            InexactError: If no class costs less than 1.3 times.
+        """
+        every = [bucket for shapes in self.classes for bucket in shapes]
+        most_rows = max(bucket.rows for bucket in every)
+        most_choices = max(bucket.choices for bucket in every)
+
+        def cost(shapes: tuple[Bucket, ...]) -> float:
+            most_tokens = max(bucket.tokens for bucket in shapes)
+            held = (bucket for bucket in every if bucket.tokens <= most_tokens)
+            return max(
+                seconds[bucket_for(shapes, bucket.rows, bucket.tokens)] / seconds[bucket]
+                for bucket in held
             )
-        [kept] = (shapes for shapes in self.classes if largest in shapes)
-        others = sorted(bucket for shapes in self.classes if shapes != kept for bucket in shapes)
-        return Exactness(self.dtype, (kept,), padded=tuple(others))
+
+        costs = {
+            shapes: cost(shapes)
+            for shapes in self.classes
+            if not set(shapes) & set(self.unsteady)
+            and any(bucket.rows == most_rows and bucket.tokens >= most_choices for bucket in shapes)
+        }
+        cheapest = min(costs, key=costs.__getitem__, default=())
+        if not cheapest or costs[cheapest] > _MOST_COST:
+            raise InexactError(
+                f"{self.summary()}. Padding does not mend that at {_MOST_COST} times the cost: "
+                "--allow-inexact serves completions that may depend on drafts and other requests"
+            )
+        others = sorted(bucket for bucket in every if bucket not in cheapest)
+        return Exactness(self.dtype, (cheapest,), padded=tuple(others))
 
     def log(self, seconds: Mapping[Bucket, float]) -> None:
         """Log what was found, and what padding costs."""
         logger.log(logging.INFO if self.exact else logging.WARNING, "%s", self.summary())
         for bucket in self.padded:
+            if bucket.tokens > self.step_tokens:
+                logger.warning("steps of %s are cut to %d tokens", bucket, self.step_tokens)
+                continue
             instead = bucket_for(self.classes[0], bucket.rows, bucket.tokens)
             logger.warning(
                 "steps of %s are padded to %s and take %.1f instead of %.1f ms",
@@ -72,7 +107,7 @@ class Exactness:
             return f"exact in {self.dtype}: all {count} step shapes are batch-invariant"
         found = " | ".join(" ".join(map(str, shapes)) for shapes in self.classes)
         return (
-            f"not exact in {self.dtype}: {count} step shapes (rows x tokens) fall into "
+            f"inexact in {self.dtype}: {count} step shapes (rows x tokens) fall into "
             f"{len(self.classes)} numerics classes: {found}"
         )
 

@@ -3,7 +3,8 @@
 One text is computed into pages of the cache by the largest step. Then each shape of step computes
 some positions of it anew, into pages of their own, as many at a time as its rows hold: in all of
 its rows, and in a few of them. Of several rows every second one does so; those between are longer,
-so that the loop over the context runs on for them. Compared are the keys and values that all layers
+so that the loop over the context runs on for them. Then once more at the end of a step that is
+otherwise full, since a place may decide bits too. Compared are the keys and values that all layers
 left in the cache, and the log probabilities after the last position; on a slice of several hosts
 the latter alone.
 
@@ -13,10 +14,9 @@ start, more with `--self-test`, which also tries more numbers of rows.
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import numpy as np
 
 from blockdraft_verifier.device import kernel_attention as kernel
@@ -52,16 +52,23 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     return find_classes(runner.dtype.name, found)
 
 
-def enforce(runner: ModelRunner, *, allow_inexact: bool, span: int = AT_START) -> Exactness:
-    """Find the numerics classes, and have a bfloat16 target serve one of them only.
+def enforce(
+    runner: ModelRunner,
+    seconds: Mapping[Bucket, float],
+    *,
+    allow_inexact: bool,
+    span: int = AT_START,
+) -> Exactness:
+    """Find the numerics classes, and serve one of them only; `seconds` are those of each step.
 
-    In float32 rounding hardly ever decides a token, so that nothing is padded there.
+    Raises:
+        InexactError: If steps differ and that cannot be mended; not with `allow_inexact`.
     """
     found = self_test(runner, span)
-    if found.exact or allow_inexact or runner.dtype != jnp.bfloat16:
+    if found.exact or allow_inexact:
         return found
     logger.warning("%s", found.summary())
-    mended = found.mended()
+    mended = found.mended(seconds)
     runner.serve_only(mended.classes[0])
     return mended
 
@@ -112,7 +119,8 @@ class _Probe:
         """
         most = min(bucket.rows, bucket.tokens)
         live = [count for count in live_rows if count < most]
-        return {found for count in (*live, most) for found in self._computed(bucket, count)}
+        found = {one for count in (*live, most) for one in self._computed(bucket, count)}
+        return found | set(self._computed_last(bucket))
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
         # A row of more tokens than compared would need pages that are never compared.
@@ -134,6 +142,36 @@ class _Probe:
             choice = self._last_choice(rows, index)
             said = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
             yield hashlib.sha256(b"".join((*self._kept(row_pages[index]), *said))).digest()
+
+    def _computed_last(self, bucket: Bucket) -> Iterator[bytes]:
+        """Compute the positions at the end of a step, behind as much of the text as fits."""
+        size, spare = self.runner.settings.page_size, list(self.spare_pages)
+        at_a_time = min(self.span, bucket.tokens)
+        room = bucket.tokens - at_a_time
+        own = -(-(self.start + self.span) // size)
+        if not room or own > len(spare):
+            return
+        pages, spare = spare[:own], spare[own:]
+        # Other rows compute the beginning of the text, a lone one what comes before in it.
+        others = bucket.rows - 1
+        length = min(len(self.text), room // others) if others else 0
+        count = max(1, -(-length // size))
+        fillers = [
+            self._row(spare[at : at + count], 0, length)
+            for at in range(0, len(spare) - count + 1, count)
+            if length
+        ][:others]
+        lead = 0 if others else min(self.start, room) // size * size
+        first_own = (self.start - lead) // size
+        row_pages = (*self.text_pages[:first_own], *pages[first_own:])
+        for offset in range(0, self.span, at_a_time):
+            first = self.start + offset
+            stop = min(first + at_a_time, self.start + self.span)
+            rows = [*fillers, self._row(row_pages, first - lead, stop)]
+            outputs = self.runner.run_in(bucket, rows)
+        choice = self._last_choice(rows, len(rows) - 1)
+        log_probs = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
+        yield hashlib.sha256(b"".join((*self._kept(pages), *log_probs))).digest()
 
     def _row_pages(self, count: int, at_a_time: int) -> Iterator[tuple[int, ...]]:
         """Return the pages of each row: the text's, but for those that the row writes to."""

@@ -7,7 +7,7 @@ import functools
 import mmap
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
@@ -28,6 +28,7 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.drafting.feature_writers import (
@@ -153,7 +154,7 @@ class InProcessDecoder:
         checkpoint: Checkpoint,
         drafter: LoadedMethod | None,
         config: EngineSettings,
-        self_test: Callable[[ModelRunner], Exactness] | None = None,
+        self_test: Callable[[ModelRunner, Mapping[Bucket, float]], Exactness] | None = None,
     ) -> None:
         """Join a target with its drafter; `warm_up` must follow before `decode`.
 

@@ -6,6 +6,9 @@ no mesh is set. `rngs=None` gives zeros, for modules about to be filled from a c
 200 random draws takes seconds.
 """
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,9 +16,10 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.products import mean_of_squares, project
+from blockdraft_models.decoder.products import mean_of_squares, ordered, project
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
+from blockdraft_models.kernels import calls
 
 LAYER_SCOPE = "decoder_layer"
 """Under this name profiles and compiled programs show what a layer does."""
@@ -76,12 +80,8 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
-        if self.scale is None:
-            y = project(x, self.matrix)
-        else:
-            # Every int8 is exact in every compute dtype. On TPU it is widened on its way into the
-            # product, which so reads a byte a weight; on CPU a wide copy is made first.
-            y = project(x, self.matrix.astype(x.dtype))
+        y = project(x, self.matrix)
+        if self.scale is not None:
             y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
@@ -111,6 +111,16 @@ def normalize(
     x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float, offset: float = 0.0
 ) -> Float[Array, "*rows width"]:
     """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square."""
+
+    def kernel(x: Array, scale: Array) -> Array:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return calls.normalize(rows, scale, eps, offset).reshape(x.shape)
+
+    plain = partial(_plain_normalize, eps=eps, offset=offset)
+    return ordered(plain, kernel, plain)(x, scale)
+
+
+def _plain_normalize(x: Array, scale: Array, eps: float, offset: float) -> Array:
     wide = x.astype(jnp.float32)
     mean_square = mean_of_squares(wide)[..., None]
     scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))

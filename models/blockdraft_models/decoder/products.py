@@ -1,17 +1,21 @@
-"""Products with a weight and sums of rows whose order is written down here.
+"""Products with a weight and sums of rows, each in one order whatever the number of rows.
 
-A position must get the same bits in a step of any shape (docs/adr/0018). XLA adds up a product in
-an order that it chooses by the number of rows, so on CPU rows are multiplied in tiles of a fixed
-number, in a loop whose body is one and the same for every step (docs/adr/0057). Training needs no
-such order: what is differentiated is multiplied as XLA likes.
+A position must get the same bits in a step of any shape. XLA adds up a product in an order that it
+chooses by the number of rows, so a CPU has kernels of our own. Where they cannot be had, rows are
+multiplied in tiles of a fixed number, in a loop whose body is one and the same for every step
+(docs/adr/0057). Training needs no such order: what is differentiated is computed as XLA likes.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, DTypeLike, Float, Real
+
+from blockdraft_models.kernels import calls
+from blockdraft_models.kernels.library import in_kernels
 
 TILE_ROWS = 8
 """Rows of a tile: the fewest that XLA's CPU backend multiplies as fast as one."""
@@ -21,43 +25,67 @@ _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 _VECTOR = 16
 
 
-def project(
-    x: Float[Array, "rows in"], weight: Float[Array, "out in"], *, dtype: DTypeLike | None = None
-) -> Float[Array, "rows out"]:
-    """Compute `x @ weight.T` with a weight as published, in float32 sums.
+def ordered(
+    plain: Callable[..., Array], kernel: Callable[..., Array], tiled: Callable[..., Array]
+) -> Callable[..., Array]:
+    """Return the function that is `plain` where it is differentiated, and on other than CPUs.
 
-    The result has the dtype of the operands when None.
+    On a CPU it is `kernel` if the process has kernels, or else `tiled`, which is made of XLA's own
+    operations in shapes that do not depend on the number of rows.
     """
-    return _product(x, weight, jnp.dtype(dtype or x.dtype).name)
+
+    @jax.custom_vjp
+    def function(*operands: Array) -> Array:
+        on_cpu = kernel if in_kernels() else tiled
+        result: Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=plain)
+        return result
+
+    function.defvjp(
+        lambda *operands: jax.vjp(plain, *operands),
+        lambda pull, cotangent: pull(cotangent),
+    )
+    return function
+
+
+def project(
+    x: Float[Array, "rows in"], weight: Real[Array, "out in"], *, dtype: DTypeLike | None = None
+) -> Float[Array, "rows out"]:
+    """Compute `x @ weight.T` with a weight as published, or of int8; sums are float32.
+
+    The result has the dtype of the rows when None.
+    """
+    name = jnp.dtype(dtype or x.dtype).name
+
+    def plain(x: Array, weight: Array) -> Array:
+        return _plain_product(x, weight, name)
+
+    def tiled(x: Array, weight: Array) -> Array:
+        return map_tiles(lambda tile: plain(tile, weight), x)
+
+    return ordered(plain, partial(calls.product, dtype=name), tiled)(x, weight)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(x: Array, weight: Array, dtype: str) -> Array:
-    plain = partial(_plain_product, dtype=dtype)
-    product: Array = jax.lax.platform_dependent(
-        x,
-        weight,
-        cpu=lambda x, weight: map_tiles(lambda tile: plain(tile, weight), x),
-        default=plain,
-    )
-    return product
-
-
 def _plain_product(x: Array, weight: Array, dtype: str) -> Array:
-    return jax.lax.dot_general(x, weight, _OVER_LAST_AXES, preferred_element_type=dtype)
+    # Every int8 is exact in every other type. On TPU it is widened on its way into the product.
+    wide = weight.astype(x.dtype)
+    # Else a TPU would multiply float32 in one pass of bfloat16.
+    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    return jax.lax.dot_general(
+        x, wide, _OVER_LAST_AXES, precision=precision, preferred_element_type=dtype
+    )
 
 
-def _forward(x: Array, weight: Array, dtype: str) -> tuple[Array, tuple[Array, Array]]:
-    return _plain_product(x, weight, dtype), (x, weight)
-
-
-def _backward(_: str, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, weight = residuals
+def _backward(_: str, operands: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, weight = operands
+    # Else XLA would add up products of two types in bfloat16.
     cotangent = cotangent.astype(x.dtype)
     return cotangent @ weight, cotangent.T @ x
 
 
-_product.defvjp(_forward, _backward)
+_plain_product.defvjp(
+    lambda x, weight, dtype: (_plain_product(x, weight, dtype), (x, weight)), _backward
+)
 
 
 def map_tiles(
@@ -82,7 +110,17 @@ def map_tiles(
 
 
 def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Return the sum of each float32 row: of both halves of it, zeros having filled it up."""
+    """Return the sum of each float32 row."""
+
+    def kernel(x: Array) -> Array:
+        sums = calls.row_sums(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+        return sums.reshape(x.shape[:-1])
+
+    return ordered(partial(jnp.sum, axis=-1), kernel, _halved_sums)(x)
+
+
+def _halved_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
+    """Add up both halves of each row, again and again; zeros fill it up."""
     # A square of before must not become part of the first addition, by fused instructions.
     x = jax.lax.optimization_barrier(x)
     width = x.shape[-1]
@@ -95,7 +133,7 @@ def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
 
 
 def mean_of_squares(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Return the mean of the squares of each row of a float32 array, rounded like `row_sums`."""
+    """Return the mean of the squares of each row of a float32 array."""
     return row_sums(jnp.square(x)) / x.shape[-1]
 
 

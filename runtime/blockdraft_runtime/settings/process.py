@@ -19,8 +19,8 @@ WAITING_HELP = (
     "may wait in addition"
 )
 DTYPE_HELP = (
-    "element type of weights and KV caches; `auto` is bfloat16 on TPU, the faster of both on "
-    "CPU, which is measured once, and float32 elsewhere"
+    "element type of weights and KV caches; `auto` is bfloat16 on TPU, on CPU too if there is a "
+    "C++ compiler, and float32 elsewhere"
 )
 
 Dtype = Literal["auto", "float32", "bfloat16"]

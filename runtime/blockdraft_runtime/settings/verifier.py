@@ -101,9 +101,9 @@ class EngineSettings:
     )
     allow_inexact: bool = setting(
         False,
-        "serve a bfloat16 target although its steps are not batch-invariant here, so that "
-        "completions may depend on drafts and on other requests; unset: shapes are padded until "
-        "they are",
+        "serve although steps are not batch-invariant here, so that completions may depend on "
+        "drafts and on other requests; unset: shapes are padded until they are, or refused where "
+        "that makes a step more than 1.3 times as long",
     )
     # How many times as long as without it a step of decoding sequences may take when it also
     # computes a part of a prompt; less shortens inter-token latencies, more times to first token.

@@ -44,9 +44,9 @@ def facts(
 ) -> list[tuple[str, str]]:
     """Return what there is to know of a service, line by line."""
     exactness = found.exactness
-    exact = "exact: drafting never changes a token" if exactness.exact else "exact in practice"
-    if exactness.dtype == "bfloat16" and not exactness.exact:
-        exact = "not exact (--allow-inexact)"
+    exact = "inexact (--allow-inexact)"
+    if exactness.exact:
+        exact = "exact: drafting never changes a token"
     weights = ", int8 weights" if plan.verifier.engine.weights == "int8" else ""
     lines = [
         ("model", f"{plan.verifier.target}, {exactness.dtype or 'untested'}{weights}, {exact}"),

@@ -48,7 +48,8 @@ def test_models_without_measuring(
     bench: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shapes = ("--max-tokens", "2", "--batch", "1", "--context-tokens", "20")
-    assert bench(*shapes, "--runs", "0", "--topology", "v5e:2x2", "--output", "out") == 0
+    more = ("--dtype", "auto", "--output", "out")
+    assert bench(*shapes, "--runs", "0", "--topology", "v5e:2x2", *more) == 0
     table = capsys.readouterr().out
     assert "4 x TPU v5 lite (v5e:2x2) (modelled)" in table
     assert "nothing ran" in table

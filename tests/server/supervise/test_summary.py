@@ -62,8 +62,8 @@ def test_what_drafts(
 
 
 def test_how_exact_it_is() -> None:
-    assert "exact in practice" in told(dtype="float32", exact=False)["model"]
-    assert "not exact" in told(exact=False)["model"]
+    assert ", exact: " in told(exact=True)["model"]
+    assert "inexact (--allow-inexact)" in told(exact=False)["model"]
     assert "int8 weights" in told("--weights", "int8")["model"]
 
 

@@ -36,7 +36,7 @@ def forward(
     inputs: StepInputs,
 ) -> tuple[jax.Array, jax.Array, list[Any]]:
     decoder = nnx.merge(graph, weights)
-    attend = PagedAttend(inputs.batch, BUCKET.tokens, layout)
+    attend = PagedAttend(inputs.batch, layout)
     output = decoder(inputs.token_ids, inputs.positions, caches, attend, CAPTURE)
     return decoder.logits(output.hidden), output.captured, output.caches
 

@@ -64,7 +64,7 @@ def test_the_flag_reaches_the_weights(tmp_path: Path) -> None:
     write_hf_checkpoint(tiny_decoder(), tmp_path)
     found = {}
     for flags in ((), ("--weights", "float"), ("--weights", "int8")):
-        small = ("--num-pages", "8", "--max-model-len", "64")
+        small = ("--num-pages", "8", "--max-model-len", "64", "--dtype", "float32")
         settings = CONFIGURATION.resolve(
             parse(CONFIGURATION, f"--target={tmp_path}", *small, *flags), {}
         )

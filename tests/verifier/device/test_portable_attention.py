@@ -12,15 +12,19 @@ import pytest
 from jaxtyping import Array, Float
 from tests.verifier.device.attention_reference import Heads, Row
 
+from blockdraft_models.decoder.attention import Reach
 from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import (
     CONTEXT_CHUNK_TOKENS,
     TILE_TOKENS,
     RaggedBatch,
+    attend,
     cut_into_tiles,
     ragged_paged_attention,
     write_kv,
 )
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
 
 ROWS, TOKENS, HEADS, HEAD_DIM = 4, 32, 4, 8
 MAX_CONTEXT = 300
@@ -45,9 +49,7 @@ def run(
     Float[Array, "tokens heads head_dim"], Float[Array, "pages page_size kv_slots head_dim"]
 ]:
     cache = write_kv(cache, k, v, batch.slots)
-    return ragged_paged_attention(
-        q, cache, batch, cut_into_tiles(batch, TOKENS, TILE_TOKENS)
-    ), cache
+    return attend(q, cache, batch), cache
 
 
 @dataclass
@@ -204,6 +206,29 @@ def test_a_row_is_the_same_beside_any_others(seed: int) -> None:
     place = int(rng.integers(0, ROWS))
     crowd.insert(place, row)
     np.testing.assert_array_equal(run_paged(crowd, 16, 2, rng).out[place], alone)
+
+
+@pytest.mark.parametrize("applies", [None, False, True])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("window", [0, 1, 70])
+def test_windows_and_sinks_are_those_of_the_tiles(
+    window: int, with_sinks: bool, applies: bool | None
+) -> None:
+    rng = np.random.default_rng(window)
+    cache = jnp.asarray(rng.standard_normal((20, 16, 4, HEAD_DIM)), jnp.float32)
+    q = jnp.asarray(rng.standard_normal((TOKENS, HEADS, HEAD_DIM)), jnp.float32)
+    lengths, contexts = np.array([1, 20, 0, 9], np.int32), np.array([130, 90, 0, 9], np.int32)
+    batch = RaggedBatch(
+        jnp.asarray(np.cumsum([0, *lengths]).astype(np.int32)),
+        jnp.asarray(contexts),
+        jnp.asarray(rng.permutation(20)[None].repeat(ROWS, 0).astype(np.int32)),
+        jnp.zeros(TOKENS, jnp.int32),
+    )
+    sinks = jnp.asarray(rng.standard_normal(HEADS), jnp.float32) if with_sinks else None
+    reach = Reach(window, None if applies is None else jnp.asarray(applies), sinks)
+    tiles = cut_into_tiles(batch, TOKENS, TILE_TOKENS)
+    expected = ragged_paged_attention(q, cache, batch, tiles, reach)
+    np.testing.assert_allclose(attend(q, cache, batch, reach), expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 8), (4, 4), (4, 32), (8, 16)])

@@ -33,8 +33,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "wide heads": {"kind": "qwen3", "head_dim": 64, "hidden_size": 96, "num_kv_heads": 1},
     # Widths that divide evenly by nothing, and as many key heads as query heads.
     "odd": {"kind": "llama", "head_dim": 20, "hidden_size": 44, "num_heads": 3, "num_kv_heads": 3},
-    # Windows, sinks, experts, and norms of other kinds.
-    "like gpt-oss and Gemma 3": {**LIKE_GEMMA3, **LIKE_GPT_OSS},
 }
 
 
@@ -55,6 +53,11 @@ def config(**shape: Any) -> DecoderConfig:
 
 def decoder_of(config: DecoderConfig) -> Decoder:
     return Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.usefixtures("arithmetic")
+def test_windows_sinks_and_experts() -> None:
+    check(decoder_of(config(**{**LIKE_GEMMA3, **LIKE_GPT_OSS})))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,6 +1,6 @@
 """The self-test on tiny targets: it passes batch-invariant steps and names others."""
 
-import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.exactness import InexactError, find_classes
+from blockdraft_verifier.exactness import Exactness, InexactError, find_classes
 from blockdraft_verifier.self_test import enforce, self_test
 
 # Few shapes to compile; with blocks of 4, some that compute fewer logits than they have tokens.
@@ -102,8 +102,7 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
     decoder = tiny()
     plain = make_engine(decoder, config=BFLOAT16)
     runner = ModelRunner(decoder, BFLOAT16)
-    test = functools.partial(self_test, runner)
-    tested = engine_over(runner, BFLOAT16, self_test=test)
+    tested = engine_over(runner, BFLOAT16, self_test=lambda seconds: self_test(runner))
     assert plain.exactness is None
     assert tested.exactness is not None
     assert tested.exactness.exact, tested.exactness.summary()
@@ -116,9 +115,12 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
 
 
 def enforced(kind: type[Decoder], *, allow_inexact: bool = False) -> Engine:
-    """Return an engine that was tested as in service, with a target of that kind."""
+    """Return an engine that was tested as in service, as if all its steps took as long."""
     runner = ModelRunner(tiny(kind, num_layers=1), SMALL)
-    test = functools.partial(enforce, runner, allow_inexact=allow_inexact)
+
+    def test(seconds: Mapping[Bucket, float]) -> Exactness:
+        return enforce(runner, dict.fromkeys(seconds, 1.0), allow_inexact=allow_inexact)
+
     return engine_over(runner, SMALL, self_test=test)
 
 
@@ -155,11 +157,14 @@ def test_what_no_padding_mends_is_refused() -> None:
     assert family.samples[0].value > 1
 
 
-def test_float32_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = find_classes("float32", {Bucket(1, 1, 1): [b"a"], Bucket(1, 2, 2): [b"b"]})
+def test_float32_is_padded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Bucket(1, 1, 1), Bucket(1, 2, 2)
+    found = find_classes("float32", {one: [b"a"], two: [b"b"]})
     monkeypatch.setattr(module, "self_test", lambda runner, span: found)
     runner = ModelRunner(tiny(num_layers=1, dtype=jnp.float32), SMALL)
-    assert enforce(runner, allow_inexact=False) is found
+    mended = enforce(runner, {one: 1.0, two: 1.1}, allow_inexact=False)
+    assert (mended.exact, mended.padded) == (True, (one,))
+    assert enforce(runner, {one: 1.0, two: 1.1}, allow_inexact=True) is found
 
 
 def test_a_few_rows_of_a_step_are_compared_too() -> None:
@@ -173,6 +178,21 @@ def test_a_few_rows_of_a_step_are_compared_too() -> None:
             return output._replace(hidden=hidden)
 
     assert not self_test(faulty(CrowdDependent)).exact
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_last_places_of_a_step_are_compared_too(rows: int) -> None:
+    class PlaceDependent(Decoder):
+        """A decoder that rounds otherwise from the 24th place of a step on."""
+
+        def __call__(self, token_ids: Any, positions: Any, *more: Any) -> Any:
+            output = super().__call__(token_ids, positions, *more)
+            late = jnp.arange(token_ids.shape[0])[:, None] >= 24
+            return output._replace(hidden=jnp.where(late, output.hidden * 1.5, output.hidden))
+
+    limits = replace(SMALL.scheduler, max_sequences=rows, max_step_tokens=32)
+    settings = replace(SMALL, num_pages=64, scheduler=limits)
+    assert not self_test(faulty(PlaceDependent, settings)).exact
 
 
 def test_int8_weights_are_compared_as_they_are_served(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
 
 # By JAX's name of the platform, for every element type:
 #
-# * cpu: how a row is rounded is the products' own business there (docs/adr/0018).
+# * cpu: how a row is rounded is the products' own business there (docs/adr/0057).
 # * tpu: a step of one token is compiled for another unit, which rounds differently; and a lone
 #   sequence with blocks of up to 16 then has a single program for plain and for drafted steps
 #   (docs/adr/0019).

@@ -22,13 +22,10 @@ class PagedAttend:
     On a mesh every device does so for its own heads, without talking to the others.
     """
 
-    def __init__(self, batch: RaggedBatch, token_count: int, layout: CacheLayout) -> None:
-        """Prepare what all layers share."""
+    def __init__(self, batch: RaggedBatch, layout: CacheLayout) -> None:
+        """Attend in this batch, with a cache of this layout."""
         self._batch = batch
         self._layout = layout
-        self._tiles = None
-        if layout.attention == "portable":
-            self._tiles = portable.cut_into_tiles(batch, token_count, portable.TILE_TOKENS)
 
     def __call__(
         self,
@@ -98,8 +95,8 @@ class PagedAttend:
         padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
         cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
         reach = Reach(window, applies, sinks)
-        if self._tiles is not None:
-            return portable.ragged_paged_attention(q, cache, batch, self._tiles, reach), cache
+        if layout.attention == "portable":
+            return portable.attend(q, cache, batch, reach), cache
         if layout.attention == "tiles":
             tiles = tile_kernel.tiles_of(batch, tokens, heads)
             of = q, cache, batch, tiles, layout.device_kv_heads, reach

@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.products import row_sums
+from blockdraft_models.kernels import calls
+from blockdraft_models.kernels.library import in_kernels
 
 CONTEXT_CHUNK_TOKENS = 64
 TILE_TOKENS = 4
@@ -28,6 +30,9 @@ TILE_TOKENS = 4
 _TILES_TOGETHER = 4
 # Further than any position.
 FAR = 2**30
+
+# What a program computes of a reach: whether there is a window, and sinks.
+_DynamicReach = tuple[Array | None, Array | None]
 
 
 class RaggedBatch(NamedTuple):
@@ -123,6 +128,35 @@ def write_kv(
     kv = jnp.stack([k, v], axis=2).reshape(k.shape[0], *position).astype(cache.dtype)
     flat = cache.reshape(pages * page_size, *position)
     return flat.at[slots].set(kv, mode="drop").reshape(cache.shape)
+
+
+def attend(
+    q: Float[Array, "tokens heads head_dim"],
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    batch: RaggedBatch,
+    reach: Reach = EVERYTHING,
+) -> Float[Array, "tokens heads head_dim"]:
+    """Return `ragged_paged_attention`, on a CPU by its kernel if there is one."""
+
+    def in_tiles(q: Array, cache: Array, batch: RaggedBatch, reach: _DynamicReach) -> Array:
+        tiles = cut_into_tiles(batch, q.shape[0], TILE_TOKENS)
+        return ragged_paged_attention(q, cache, batch, tiles, Reach(window, *reach))
+
+    def in_kernel(q: Array, cache: Array, batch: RaggedBatch, reach: _DynamicReach) -> Array:
+        applies, sinks = reach
+        width = jnp.full(1, window, jnp.int32)
+        if applies is not None:
+            width = jnp.where(applies, width, 0)
+        scores = jnp.zeros(0, jnp.float32) if sinks is None else sinks
+        rows = batch.row_starts, batch.context_lengths, batch.page_table
+        return calls.attention(q, cache, *rows, width, scores)
+
+    window, *dynamic = reach
+    on_cpu = in_kernel if in_kernels() else in_tiles
+    out: Array = jax.lax.platform_dependent(
+        q, cache, batch, tuple(dynamic), cpu=on_cpu, default=in_tiles
+    )
+    return out
 
 
 def ragged_paged_attention(

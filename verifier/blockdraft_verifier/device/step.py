@@ -138,7 +138,7 @@ class TargetStep:
     ) -> tuple[StepOutputs, PagedCache]:
         """Run the target over a ragged batch and verify its drafts; return the cache as well."""
         decoder, token_count = nnx.merge(self.graph, weights), inputs.token_ids.shape[0]
-        attend = PagedAttend(inputs.batch, token_count, self.layout)
+        attend = PagedAttend(inputs.batch, self.layout)
         output = decoder(
             inputs.token_ids, inputs.positions, cache.layers, attend, self.features.layer_ids
         )

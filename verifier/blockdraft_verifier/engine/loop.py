@@ -9,10 +9,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
@@ -64,7 +66,7 @@ class Engine:
         metrics: VerifierMetrics,
         *,
         guard: RecompilationGuard | None = None,
-        self_test: Callable[[], Exactness] | None = None,
+        self_test: Callable[[Mapping[Bucket, float]], Exactness] | None = None,
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -268,10 +270,14 @@ class Engine:
         if self._self_test is None:
             return measured
         started = self._clock()
-        self.exactness = self._self_test()
+        self.exactness = self._self_test(measured.seconds)
         logger.info("self-test of %.1f s", self._clock() - started)
         self.exactness.log(measured.seconds)
         self.metrics.publish_exactness(self.exactness)
+        if self.exactness.padded:
+            limits = self.settings.scheduler
+            tokens = min(limits.max_step_tokens, self.exactness.step_tokens)
+            self.scheduler.settings = replace(limits, max_step_tokens=tokens)
         return measured.without(self.exactness.padded)
 
     def _collect_drafts(self) -> DraftTimes:

@@ -1,0 +1,42 @@
+"""The kernels as functions of JAX; call them only where `library.in_kernels` is true."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Real
+
+
+def product(
+    x: Float[Array, "rows in"], weight: Real[Array, "out in"], dtype: str
+) -> Float[Array, "rows out"]:
+    """Return `x @ weight.T`; the weight may be float32, bfloat16 or int8."""
+    shape = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), dtype)
+    return jax.ffi.ffi_call("blockdraft_product", shape)(x, weight)
+
+
+def row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the sum of each float32 row."""
+    shape = jax.ShapeDtypeStruct(x.shape[:1], jnp.float32)
+    return jax.ffi.ffi_call("blockdraft_row_sums", shape)(x)
+
+
+def normalize(
+    x: Float[Array, "rows width"], scale: Float[Array, " width"], eps: float, offset: float
+) -> Float[Array, "rows width"]:
+    """Return what `decoder.layer.normalize` describes."""
+    call = jax.ffi.ffi_call("blockdraft_normalize", jax.ShapeDtypeStruct(x.shape, x.dtype))
+    return call(x, scale, eps=np.float32(eps), offset=np.float32(offset))
+
+
+def attention(
+    q: Float[Array, "tokens heads head_dim"],
+    cache: Float[Array, "pages page_size kv_slots head_dim"],
+    row_starts: Int[Array, " rows_and_end"],
+    context_lengths: Int[Array, " rows"],
+    page_table: Int[Array, "rows max_pages"],
+    window: Int[Array, "1"],
+    sinks: Float[Array, " heads_or_none"],
+) -> Float[Array, "tokens heads head_dim"]:
+    """Return what `ragged_paged_attention` describes; a window of 0 is none."""
+    call = jax.ffi.ffi_call("blockdraft_attention", jax.ShapeDtypeStruct(q.shape, q.dtype))
+    return call(q, cache, row_starts, context_lengths, page_table, window, sinks)
