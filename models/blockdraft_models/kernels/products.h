@@ -85,6 +85,13 @@ INLINE void multiply_rows(const float* x, int64_t rows, int64_t stride, const We
     multiply_rows<R == 3 ? 2 : R / 2, C>(x, rows, stride, weight, width, y, y_stride);
 }
 
+// So many times C rows of a weight are on their way from memory while others are multiplied.
+constexpr int64_t kAhead = 2;
+
+INLINE void prefetch(const char* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
+}
+
 // Up to `kChunkRows` rows with some rows of a weight, C of them at a time. For more rows than a
 // tile has, these are widened once: the numbers are the same.
 template <int R, class Weight>
@@ -97,6 +104,7 @@ void multiply_chunk(const float* x, int64_t rows, int64_t width, const char* wei
   for (; o + C <= outputs; o += C) {
     Weight row[C];
     for (int c = 0; c < C; c++) row[c].row = rows_at(o + c);
+    prefetch(weight + (o + kAhead * C) * bytes, C * bytes);
     if (rows <= R) {
       multiply_rows<R, C>(x, rows, stride, row, width, y + o, y_stride);
       continue;
@@ -138,7 +146,7 @@ void product(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t width,
     const int64_t first = block * kBlock, count = std::min(kBlock, outputs - first);
     const char* mine = weight + first * Weight::row_bytes(width);
     float sums[kChunkRows * kBlock];
-    Floats wide(rows > 1 ? 8 * stride : 0);
+    Floats wide(rows > kTileRows ? kTileOutputs<kTileRows> * stride : 0);
     for (int64_t start = 0; start < rows; start += kChunkRows) {
       const int64_t together = std::min(kChunkRows, rows - start);
       auto multiply = [&]<int R>(std::integral_constant<int, R>) {
