@@ -1,5 +1,7 @@
 """The kernels: their order of adding up, step by step in NumPy, and how a process comes by them."""
 
+import hashlib
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -80,6 +82,25 @@ def test_norms_equal_float64(width: int, offset: float) -> None:
     wide = x.astype(np.float64)
     root = np.sqrt(np.mean(wide**2, -1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(found, wide / root * (offset + scale), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_attention_has_the_same_bits_on_every_processor() -> None:
+    """They are on record: of rows of several lengths, with windows and sinks."""
+    rng = np.random.default_rng(0)
+    digest = hashlib.sha256()
+    for head_dim, window in itertools.product((8, 20, 64), (0, 30)):
+        q, cache, sinks = (
+            rng.standard_normal(shape).astype(np.float32)
+            for shape in ((32, 6, head_dim), (20, 16, 4, head_dim), (6,))
+        )
+        pages = np.stack([rng.permutation(20) for _ in range(3)]).astype(np.int32)
+        out = jax.jit(calls.attention)(
+            *(q, cache, np.array([0, 1, 9, 30], np.int32), np.array([200, 8, 90], np.int32)),
+            *(pages, np.array([window], np.int32), sinks),
+        )
+        digest.update(np.asarray(out).tobytes())
+    assert digest.hexdigest()[:16] == "fb9e65840ce87ac6"
 
 
 @pytest.mark.parametrize(
