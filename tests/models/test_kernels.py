@@ -118,7 +118,7 @@ def test_without_a_compiler_it_says_so_once(
     assert not library._loaded.__wrapped__()
     [message] = caplog.messages
     assert f"as exactly but slower: {reason}" in message
-    assert not list(source.parent.glob("*.so"))
+    assert not list(source.parent.rglob("*.so"))
 
 
 def test_what_an_image_brings_along_needs_no_compiler(
@@ -127,7 +127,9 @@ def test_what_an_image_brings_along_needs_no_compiler(
     monkeypatch.setenv("CXX", "not-a-compiler")
     facts = {"flags": "avx2 fma bmi2 f16c"}
     monkeypatch.setattr(library, "processor_facts", lambda: facts)
-    older, newer = (library._path(source.parent, f"x86-64-v{number}") for number in (3, 4))
+    folder = source.parent / "__pycache__"
+    folder.mkdir()
+    older, newer = (library._path(folder, f"x86-64-v{number}") for number in (3, 4))
     for path in (older, newer):
         path.touch()
     assert library._built() == older

@@ -1,6 +1,6 @@
 """The compiled kernels of this processor: made at the first start, found at later ones.
 
-They are kept beside their source, as Python keeps bytecode, or in the cache where that folder
+They are kept beside their source, where Python keeps bytecode, or in the cache where that folder
 cannot be written. An image brings those of whole generations of processors along, which
 `python -m blockdraft_models.kernels.library` makes.
 """
@@ -83,16 +83,20 @@ def _built() -> Path:
     known = f"{facts.get('model name')} {flags}".encode()
     name = f"{_NATIVE}-{hashlib.sha256(known).hexdigest()[:8]}"
     fitting = (name for name, needed in _GENERATIONS.items() if needed <= set(flags.split()))
-    folders = (SOURCE.parent, default_cache_dir() / "kernels")
+    folders = (_beside_source(), default_cache_dir() / "kernels")
     for processor in (name, *fitting):
         for folder in folders:
             if (path := _path(folder, processor)).is_file():
                 return path
-    path = _path(folders[0] if os.access(folders[0], os.W_OK) else folders[1], name)
+    path = _path(folders[0] if os.access(SOURCE.parent, os.W_OK) else folders[1], name)
     with locked(path):
         if not path.is_file():
             _compile(path, _NATIVE)
     return path
+
+
+def _beside_source() -> Path:
+    return SOURCE.parent / "__pycache__"
 
 
 def _path(folder: Path, processor: str) -> Path:
@@ -134,5 +138,6 @@ def _compile(path: Path, processor: str) -> None:
 
 
 if __name__ == "__main__":
+    _beside_source().mkdir(exist_ok=True)
     for generation in _GENERATIONS:
-        _compile(_path(SOURCE.parent, generation), generation)
+        _compile(_path(_beside_source(), generation), generation)
