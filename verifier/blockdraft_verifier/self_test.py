@@ -119,8 +119,8 @@ class _Probe:
         """
         most = min(bucket.rows, bucket.tokens)
         live = [count for count in live_rows if count < most]
-        found = {one for count in (*live, most) for one in self._computed(bucket, count)}
-        return found | set(self._computed_last(bucket))
+        digests = {digest for count in (*live, most) for digest in self._computed(bucket, count)}
+        return digests | set(self._computed_last(bucket))
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
         # A row of more tokens than compared would need pages that are never compared.

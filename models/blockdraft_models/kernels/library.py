@@ -80,8 +80,8 @@ def _built() -> Path:
     """
     facts = processor_facts()
     flags = facts.get("flags") or facts.get("Features") or ""
-    known = f"{facts.get('model name')} {flags}".encode()
-    name = f"{_NATIVE}-{hashlib.sha256(known).hexdigest()[:8]}"
+    description = f"{facts.get('model name')} {flags}".encode()
+    name = f"{_NATIVE}-{hashlib.sha256(description).hexdigest()[:8]}"
     fitting = (name for name, needed in _GENERATIONS.items() if needed <= set(flags.split()))
     folders = (_beside_source(), default_cache_dir() / "kernels")
     for processor in (name, *fitting):
