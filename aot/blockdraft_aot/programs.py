@@ -22,7 +22,6 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.experts import divide_experts
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
@@ -67,7 +66,7 @@ class TargetPrograms:
 
         def unrolled(config: DecoderConfig) -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
-            divide_experts(decoder, mesh)
+            decoder.divide(mesh)
             return hold_int8(decoder) if pair.weights == "int8" else decoder
 
         def bare(config: DecoderConfig) -> Decoder:

@@ -185,6 +185,9 @@ def test_two_processes_decode_what_one_does_and_drain_together(hosts: Slice) -> 
     tokens = expected(hosts.target)
     leader.wait_ready()
     follower.wait_ready()
+    # Of the sums over hosts too, on whose order the network has no say.
+    assert "step shapes are batch-invariant" in leader.said()
+    assert "are padded" not in leader.said()
     with grpc.insecure_channel(leader.address) as channel:
         stub = VerifierServiceStub(channel)
         for request, alone in zip(REQUESTS, tokens, strict=True):

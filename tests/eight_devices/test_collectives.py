@@ -16,14 +16,14 @@ LIMITS = ServingLimits(max_sequences=2, max_step_tokens=8, max_context_tokens=32
 
 
 @pytest.mark.parametrize("kv_heads", [8, 2])
-def test_a_layer_needs_two(kv_heads: int) -> None:
+def test_a_layer_adds_up_twice(kv_heads: int) -> None:
     config = tiny_config(num_heads=16, num_kv_heads=kv_heads, vocab_size=264)
     mesh = model_mesh(jax.devices()[:8])
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, 16, jnp.float32)
     compiled = compile_and_read(programs.lower(Bucket(2, 8, 8)))
-    # After attention and after the MLP.
-    assert compiled.layer_collectives == 2
-    assert compiled.collectives > 2
+    # After attention and after the MLP, parts are exchanged and then their sums.
+    assert compiled.layer_collectives == 4
+    assert compiled.collectives > 4
     alone = TargetPrograms.on(
         model_mesh(jax.devices()[:1]), Pair(config, None), LIMITS, 16, jnp.float32
     )

@@ -8,14 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tests.verifier.exactness.contract import Contract
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.decoder.sharding import Placement, model_mesh
+from blockdraft_models.decoder.sharding import (
+    MODEL_AXIS,
+    Placement,
+    model_mesh,
+    sum_over_devices,
+)
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
@@ -172,3 +178,29 @@ def test_every_weight_is_divided_over_the_devices(tmp_path: Path) -> None:
     norms = sum(weight.nbytes for weight in weights if weight.sharding.is_fully_replicated)
     assert norms < 0.05 * whole
     np.testing.assert_allclose(on_first - norms, (whole - norms) / 8)
+
+
+@pytest.mark.parametrize("width", [64, 6])
+def test_what_devices_computed_is_added_in_their_order(width: int) -> None:
+    parts = np.random.default_rng(0).standard_normal((4, 5, width)).astype(np.float32)
+    by_device = PartitionSpec(MODEL_AXIS)
+    total = jax.shard_map(
+        lambda part: sum_over_devices(part[0], jnp.float32),
+        mesh=placed_on(4).mesh,
+        in_specs=by_device,
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    expected = ((parts[0] + parts[1]) + parts[2]) + parts[3]
+    np.testing.assert_array_equal(jax.jit(total)(parts), expected)
+
+
+def test_bits_depend_on_no_other_position() -> None:
+    placement = placed_on(2)
+    decoder, _ = load_decoder(TARGETS / "qwen3-moe", dtype=jnp.float32, placement=placement)
+    scheduler = SchedulerSettings(max_sequences=2, max_step_tokens=8, max_context_tokens=64)
+    settings = EngineSettings(page_size=8, num_pages=40, scheduler=scheduler)
+    runner = ModelRunner(decoder, settings, placement.mesh)
+    runner.compile(NO_FEATURES, 4)
+    text = np.random.default_rng(0).integers(0, decoder.config.vocab_size, 48).tolist()
+    Contract(runner, text).check(0)

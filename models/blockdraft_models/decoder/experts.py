@@ -17,7 +17,13 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from blockdraft_models.decoder.config import Activation, DecoderConfig
 from blockdraft_models.decoder.layer import activated, linear_part, parameter, random_weights
 from blockdraft_models.decoder.products import project, row_sums
-from blockdraft_models.decoder.sharding import EMBED, EXPERTS, MODEL_AXIS, Axes
+from blockdraft_models.decoder.sharding import (
+    EMBED,
+    EXPERTS,
+    MODEL_AXIS,
+    Axes,
+    sum_over_devices,
+)
 
 
 class ExpertMaps(nnx.Module):
@@ -46,8 +52,8 @@ class ExpertMaps(nnx.Module):
 class Experts(nnx.Module):
     """The experts of one layer and their router; `router` is [experts hidden].
 
-    On a mesh (`mesh`) each device holds some of the experts, computes what they add for all tokens,
-    and the results are summed; if they do not divide evenly, every device has all of them.
+    Divided over a mesh (`mesh`), each device holds some of the experts and computes what they add
+    for all tokens; the results are summed.
     """
 
     mesh: Mesh | None = None
@@ -80,17 +86,15 @@ class Experts(nnx.Module):
         if number is None:
             number, maps = jnp.zeros((), jnp.int32), jax.tree.map(lambda part: part[None], maps)
         apply = partial(_apply, kind=self.config.activation)
-        if self.mesh is None or self.config.num_experts % self.mesh.shape[MODEL_AXIS]:
+        if self.mesh is None:
             return apply(x, chosen, shares, number, maps)
 
         def of_this_device(
             x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps
         ) -> Array:
             first = jax.lax.axis_index(MODEL_AXIS) * maps[0][0].shape[1]
-            # A whole sum is rounded once, as on one device.
             part = apply(x, chosen - first, shares, number, maps, dtype=jnp.float32)
-            total: Array = jax.lax.psum(part, MODEL_AXIS).astype(x.dtype)
-            return total
+            return sum_over_devices(part, x.dtype)
 
         whole, divided = PartitionSpec(), PartitionSpec(None, MODEL_AXIS)
         summed: Array = jax.shard_map(
@@ -114,13 +118,6 @@ class Experts(nnx.Module):
         # Not JAX's softmax, whose sums depend on the number of rows on CPU.
         top = best[:, :1]
         return chosen, jnp.exp(best - top) / row_sums(jnp.exp(among - top))[:, None]
-
-
-def divide_experts(model: nnx.Module, mesh: Mesh) -> None:
-    """Have each device of a mesh compute with its own experts, in every layer of a model."""
-    for _, part in nnx.iter_modules(model):
-        if isinstance(part, Experts):
-            part.mesh = mesh
 
 
 # Weights and biases, [layers experts ...].

@@ -12,13 +12,23 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import Activation, DecoderConfig
 from blockdraft_models.decoder.products import mean_of_squares, ordered, project
 from blockdraft_models.decoder.rope import Rotary, rotate
-from blockdraft_models.decoder.sharding import EMBED, HEADS, KV_HEADS, MLP, VOCAB, Axes
+from blockdraft_models.decoder.sharding import (
+    EMBED,
+    HEADS,
+    KV_HEADS,
+    MLP,
+    MODEL_AXIS,
+    VOCAB,
+    Axes,
+    sum_over_devices,
+)
 from blockdraft_models.kernels import calls
 
 LAYER_SCOPE = "decoder_layer"
@@ -46,7 +56,10 @@ class Linear(nnx.Module):
         weight: [out in]; int8 if there is a scale.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
+        mesh: Devices that each hold some columns of the weight; None where all are together.
     """
+
+    mesh: Mesh | None = None
 
     def __init__(
         self,
@@ -80,10 +93,24 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
-        y = project(x, self.matrix)
+        y = project(x, self.matrix) if self.mesh is None else self._project_in_parts(x, self.mesh)
         if self.scale is not None:
             y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
+
+    def _project_in_parts(self, x: Float[Array, "rows in"], mesh: Mesh) -> Float[Array, "rows out"]:
+        def on_this_device(x: Array, weight: Array) -> Array:
+            return sum_over_devices(project(x, weight, dtype=jnp.float32), x.dtype)
+
+        columns = PartitionSpec(None, MODEL_AXIS)
+        projected: Array = jax.shard_map(
+            on_this_device,
+            mesh=mesh,
+            in_specs=(columns, columns),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )(x, self.matrix)
+        return projected
 
 
 class RMSNorm(nnx.Module):

@@ -5,15 +5,17 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
+from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import Embedding, Linear, norm
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
-from blockdraft_models.decoder.sharding import EMBED, VOCAB
+from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
 
 
 class DecoderOutput(NamedTuple):
@@ -59,6 +61,22 @@ class Decoder(nnx.Module):
     def cache_count(self) -> int:
         """How many caches a call takes: one per layer."""
         return len(self.layers)
+
+    def divide(self, mesh: Mesh) -> None:
+        """Have devices of a mesh add up, in a fixed order, what each computes a part of."""
+        if mesh.size == 1:
+            return
+        placement = Placement(mesh)
+        for _, part in nnx.iter_modules(self):
+            if isinstance(part, Linear):
+                axes = part.weight.get_metadata()["out_sharding"]
+                # Of an output axis each device computes some elements whole.
+                divided = placement.sharding(axes, self.config).spec[1] is not None
+            elif isinstance(part, Experts):
+                divided = self.config.num_experts % mesh.size == 0
+            else:
+                continue
+            part.mesh = mesh if divided else None
 
     def __call__(
         self,

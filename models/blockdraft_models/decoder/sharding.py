@@ -1,5 +1,7 @@
 """Logical names of weight axes, and the placement of weights on a device mesh by those names."""
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.config import DecoderConfig
 
@@ -40,9 +43,9 @@ class Placement:
     def sharding(self, axes: Axes, config: DecoderConfig) -> NamedSharding:
         """Return the sharding of a weight with these axes.
 
-        Megatron-style: one all-reduce after attention and one after the MLP. An axis that does
-        not divide evenly stays whole: heads are never cut in two, so with fewer key heads than
-        devices every device holds all of them.
+        Megatron-style: one sum over the devices after attention and one after the MLP. An axis
+        that does not divide evenly stays whole: heads are never cut in two, so with fewer key heads
+        than devices every device holds all of them.
         """
         divided = {
             VOCAB: config.vocab_size,
@@ -57,6 +60,25 @@ class Placement:
             for axis in axes
         ]
         return NamedSharding(self.mesh, PartitionSpec(*names))
+
+
+def sum_over_devices(
+    part: Float[Array, "rows width"], dtype: DTypeLike
+) -> Float[Array, "rows width"]:
+    """Add up what the devices of `MODEL_AXIS` have, in their order, and round once to `dtype`.
+
+    An all-reduce adds in an order that depends on the size of the array and on the place in it.
+    Here each device adds up some columns of all rows and gives the others its result, which sends
+    as many elements as an all-reduce. To be called within `jax.shard_map`.
+    """
+    devices = jax.lax.axis_size(MODEL_AXIS)
+    if divided := part.shape[1] % devices == 0:
+        columns = part.reshape(len(part), devices, -1).swapaxes(0, 1)
+        parts = jax.lax.all_to_all(columns, MODEL_AXIS, split_axis=0, concat_axis=0)
+    else:
+        parts = jax.lax.all_gather(part, MODEL_AXIS)
+    total: Array = functools.reduce(operator.add, parts).astype(dtype)
+    return jax.lax.all_gather(total, MODEL_AXIS, axis=1, tiled=True) if divided else total
 
 
 def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None) -> Any:

@@ -18,7 +18,6 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike, Float
 
-from blockdraft_models.decoder.experts import divide_experts
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
@@ -85,7 +84,7 @@ def load_decoder(
         def build() -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
             if placement is not None:
-                divide_experts(decoder, placement.mesh)
+                decoder.divide(placement.mesh)
             return hold_int8(decoder) if int8 else decoder
 
         graph, state = nnx.split(nnx.eval_shape(build))
