@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 from safetensors.numpy import load_file, save_file
 from tests.models.tiny import decoder_tensors
 
@@ -17,6 +18,7 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder, DecoderOutput
 from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.decoder.stored import Format
 
 LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 
@@ -60,8 +62,13 @@ def run_dense(
     return np.asarray(logits).reshape(batch, length, -1), output
 
 
-def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> None:
-    """Writes a float32 GGUF as llama.cpp would; `changes` replaces (None: drops) tensors."""
+def write_gguf(
+    decoder: Decoder, path: Path, format: Format | None = None, /, **changes: np.ndarray | None
+) -> None:
+    """Writes a GGUF as llama.cpp would, matrices in `format`, all else float32.
+
+    `changes` replaces (None: drops) tensors.
+    """
     config = decoder.config
     writer = GGUFWriter(path, config.family.replace("_", ""))
     writer.add_name(config.name)
@@ -89,7 +96,12 @@ def write_gguf(decoder: Decoder, path: Path, **changes: np.ndarray | None) -> No
         for name, weight in decoder_tensors(decoder)
     }
     for name, weight in {**tensors, **changes}.items():
-        if weight is not None:
+        if weight is None:
+            continue
+        if weight.ndim == 2 and format is not None:
+            kind = GGMLQuantizationType[format]
+            writer.add_tensor(name, quantize(weight, kind), raw_dtype=kind)
+        else:
             writer.add_tensor(name, weight)
     close_gguf(writer)
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.products import mean_of_squares, ordered, project
+from blockdraft_models.decoder.products import Matrix, mean_of_squares, ordered, project
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import (
     EMBED,
@@ -29,6 +29,7 @@ from blockdraft_models.decoder.sharding import (
     Axes,
     sum_over_devices,
 )
+from blockdraft_models.decoder.stored import Format, StoredMatrix, row_bytes
 from blockdraft_models.kernels import calls
 
 LAYER_SCOPE = "decoder_layer"
@@ -53,13 +54,15 @@ class Linear(nnx.Module):
     """`x @ weight.T * scale + bias`.
 
     Attributes:
-        weight: [out in]; int8 if there is a scale.
+        weight: [out in]; int8 if there is a scale; bytes of blocks if there is a format.
+        format: Of GGUF, or None.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
         mesh: Devices that each hold some columns of the weight; None where all are together.
     """
 
     mesh: Mesh | None = None
+    format: Format | None = None
 
     def __init__(
         self,
@@ -81,9 +84,15 @@ class Linear(nnx.Module):
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
 
     @property
-    def matrix(self) -> Array:
-        """What rows are multiplied with, [out in]."""
-        return self.weight[...]
+    def matrix(self) -> Matrix:
+        """What rows are multiplied with."""
+        return (
+            self.weight[...] if self.format is None else StoredMatrix(self.weight[...], self.format)
+        )
+
+    def hold_stored(self, format: Format) -> None:
+        """Give the weight the form of a format of GGUF, zeros."""
+        self.weight, self.format = _stored_parameter(self.weight, format), format
 
     def hold_int8(self) -> None:
         """Give the weight the form that `quantization.py` fills: int8 with scales, zeros."""
@@ -109,7 +118,7 @@ class Linear(nnx.Module):
             in_specs=(columns, columns),
             out_specs=PartitionSpec(),
             check_vma=False,
-        )(x, self.matrix)
+        )(x, self.weight[...])
         return projected
 
 
@@ -159,21 +168,37 @@ def _plain_normalize(x: Array, scale: Array, eps: float, offset: float) -> Array
 
 
 class Embedding(nnx.Module):
-    """Token embedding, also usable as a tied head."""
+    """Token embedding, also usable as a tied head; `format` is one of GGUF, or None."""
+
+    format: Format | None = None
 
     def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize so that a tied head gives logits of about unit variance."""
         table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
         self.table = parameter(table, (VOCAB, EMBED))
+        self.dtype = jnp.dtype(dtype)
 
     @property
-    def matrix(self) -> Array:
+    def matrix(self) -> Matrix:
         """What rows are multiplied with, [vocab hidden]."""
-        return self.table[...]
+        return (
+            self.table[...] if self.format is None else StoredMatrix(self.table[...], self.format)
+        )
+
+    def hold_stored(self, format: Format) -> None:
+        """Give the table the form of a format of GGUF, zeros."""
+        self.table, self.format = _stored_parameter(self.table, format), format
 
     def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
         """Look up one row per token."""
-        return self.table[...][token_ids]
+        rows = self.matrix[token_ids]
+        return rows.dequantized().astype(self.dtype) if isinstance(rows, StoredMatrix) else rows
+
+
+def _stored_parameter(weight: nnx.Param[Array], format: Format) -> nnx.Param[Array]:
+    rows, columns = weight.shape
+    zeros = jnp.zeros((rows, row_bytes(format, columns)), jnp.uint8)
+    return parameter(zeros, weight.get_metadata()["out_sharding"])
 
 
 class AttentionProjections(nnx.Module):

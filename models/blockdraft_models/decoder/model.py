@@ -54,8 +54,8 @@ class Decoder(nnx.Module):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The element type of activations, and of weights unless they are int8."""
-        return self.embedding.table[...].dtype
+        """The element type of activations, and of weights unless they are quantized."""
+        return self.embedding.dtype
 
     @property
     def cache_count(self) -> int:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Real
 
+from blockdraft_models.decoder.stored import StoredMatrix
 from blockdraft_models.kernels import calls
 from blockdraft_models.kernels.library import in_kernels
 
@@ -35,7 +36,7 @@ def ordered(
     """
 
     @jax.custom_vjp
-    def function(*operands: Array) -> Array:
+    def function(*operands: Array | StoredMatrix) -> Array:
         on_cpu = kernel if in_kernels() else tiled
         result: Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=plain)
         return result
@@ -47,22 +48,33 @@ def ordered(
     return function
 
 
+Matrix = Real[Array, "out in"] | StoredMatrix
+"""A weight as published, of int8, or in a format of GGUF."""
+
+
 def project(
-    x: Float[Array, "rows in"], weight: Real[Array, "out in"], *, dtype: DTypeLike | None = None
+    x: Float[Array, "rows in"], weight: Matrix, *, dtype: DTypeLike | None = None
 ) -> Float[Array, "rows out"]:
-    """Compute `x @ weight.T` with a weight as published, or of int8; sums are float32.
+    """Compute `x @ weight.T`; sums are float32.
 
     The result has the dtype of the rows when None.
     """
     name = jnp.dtype(dtype or x.dtype).name
 
-    def plain(x: Array, weight: Array) -> Array:
+    def plain(x: Array, weight: Matrix) -> Array:
+        if isinstance(weight, StoredMatrix):
+            x, weight = x.astype(jnp.float32), weight.dequantized()
         return _plain_product(x, weight, name)
 
-    def tiled(x: Array, weight: Array) -> Array:
+    def tiled(x: Array, weight: Matrix) -> Array:
         return map_tiles(lambda tile: plain(tile, weight), x)
 
-    return ordered(plain, partial(calls.product, dtype=name), tiled)(x, weight)
+    def kernel(x: Array, weight: Matrix) -> Array:
+        if isinstance(weight, StoredMatrix):
+            return calls.product(x, weight.blocks, name, weight.format)
+        return calls.product(x, weight, name)
+
+    return ordered(plain, kernel, tiled)(x, weight)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -7,11 +7,14 @@ from jaxtyping import Array, Float, Int, Real
 
 
 def product(
-    x: Float[Array, "rows in"], weight: Real[Array, "out in"], dtype: str
+    x: Float[Array, "rows in"], weight: Real[Array, "out _"], dtype: str, format: str = ""
 ) -> Float[Array, "rows out"]:
-    """Return `x @ weight.T`; the weight may be float32, bfloat16 or int8."""
+    """Return `x @ weight.T`.
+
+    The weight [out in] is float32, bfloat16 or int8, or in a `decoder.stored.Format`, as bytes.
+    """
     shape = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), dtype)
-    return jax.ffi.ffi_call("blockdraft_product", shape)(x, weight)
+    return jax.ffi.ffi_call("blockdraft_product", shape)(x, weight, format=format)
 
 
 def row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:

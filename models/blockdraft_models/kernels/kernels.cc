@@ -33,9 +33,18 @@ const T* data(const ffi::AnyBuffer& buffer) {
   return static_cast<const T*>(buffer.untyped_data());
 }
 
-// x [rows, width] @ weight [outputs, width].T
+template <class Function>
+ffi::Error with_weight_type(ffi::DataType type, std::string_view format, const Function& function) {
+  if (format == "Q8_0") return function(Q8_0());
+  if (format == "Q4_0") return function(Q4_0());
+  if (format == "Q4_1") return function(Q4_1());
+  if (type == ffi::S8) return function(Plain<int8_t>());
+  return with_float_type(type, [&](auto held) { return function(Plain<decltype(held)>()); });
+}
+
+// x [rows, width] @ weight [outputs, width].T, the weight in a format of GGUF or of its own type
 ffi::Error product_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
-                        ffi::Result<ffi::AnyBuffer> y) {
+                        ffi::Result<ffi::AnyBuffer> y, std::string_view format) {
   const int64_t rows = x.dimensions()[0], width = x.dimensions()[1];
   const int64_t outputs = weight.dimensions()[0];
   return with_float_type(x.element_type(), [&](auto in) {
@@ -45,13 +54,8 @@ ffi::Error product_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w
     const float* from = ready ? data<float>(x) : wide.data();
     return with_float_type(y->element_type(), [&](auto out) {
       auto* to = static_cast<decltype(out)*>(y->untyped_data());
-      const char* stored = data<char>(weight);
-      if (weight.element_type() == ffi::S8) {
-        product<Int8>(pool, from, rows, width, stored, outputs, to);
-        return ffi::Error::Success();
-      }
-      return with_float_type(weight.element_type(), [&](auto held) {
-        product<Plain<decltype(held)>>(pool, from, rows, width, stored, outputs, to);
+      return with_weight_type(weight.element_type(), format, [&](auto held) {
+        product<decltype(held)>(pool, from, rows, width, data<char>(weight), outputs, to);
         return ffi::Error::Success();
       });
     });
@@ -177,7 +181,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(blockdraft_product, product_call,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>());
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("format"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(blockdraft_row_sums, row_sums_call,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

@@ -9,31 +9,86 @@
 
 namespace {
 
-// A row of a weight as it is stored; `at(k)` are elements k to k + kWidth, `k` a multiple of that.
+// A row of a weight as it is stored, in groups of `kGroup` elements; `at(k)` of a group are kWidth
+// elements from the k-th on, `k` a multiple of kWidth. `kScales` vectors beside the elements are
+// in registers.
 template <class T>
 struct Plain {
+  static constexpr int kGroup = kLanes, kScales = 0;
   static int64_t row_bytes(int64_t width) { return width * sizeof(T); }
+  struct Group {
+    const T* elements;
+    INLINE Vector at(int k) const { return widened(elements + k); }
+  };
   const T* row;
-  INLINE Vector at(int64_t k) const { return widened(row + k); }
+  INLINE Group group(int64_t g) const { return {row + g * kGroup}; }
   INLINE float one(int64_t k) const { return widened(row[k]); }
 };
 
-struct Int8 {
-  static int64_t row_bytes(int64_t width) { return width; }
-  const int8_t* row;
-  INLINE Vector at(int64_t k) const {
-#if defined(__AVX512F__)
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(row + k)));
-#elif defined(__AVX2__)
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(row + k))));
-#else
-    return __builtin_convertvector(load<Bytes>(row + k), Vector);
-#endif
+// Formats of GGUF: 32 elements share a scale, some also an offset, each a half float. A half float
+// times a small integer is exact in float32, so only adding an offset rounds.
+template <int kBytes, int kNumbers>
+struct Blocks {
+  static constexpr int kGroup = 32, kScales = kNumbers;
+  // Rows are whole blocks.
+  static int64_t row_bytes(int64_t width) { return width / kGroup * kBytes; }
+  const char* row;
+  INLINE const char* block(int64_t g) const { return row + g * kBytes; }
+  float one(int64_t) const { return 0; }
+};
+
+struct Q8_0 : Blocks<34, 1> {
+  struct Group {
+    const int8_t* elements;
+    Vector scale;
+    INLINE Vector at(int k) const { return widened(elements + k) * scale; }
+  };
+  INLINE Group group(int64_t g) const {
+    return {(const int8_t*)block(g) + 2, all(half_float(block(g)))};
   }
-  INLINE float one(int64_t k) const { return row[k]; }
+};
+
+// Two elements to a byte: the first sixteen in the lower halves, the others in the upper ones.
+INLINE Vector half_bytes(const uint8_t* bytes, int k) {
+  const Integers both = integers(bytes + k % 16);
+  return __builtin_convertvector(k < 16 ? both & 15 : both >> 4, Vector);
+}
+
+struct Q4_0 : Blocks<18, 1> {
+  struct Group {
+    const uint8_t* elements;
+    Vector scale;
+    INLINE Vector at(int k) const { return (half_bytes(elements, k) - all(8.0f)) * scale; }
+  };
+  INLINE Group group(int64_t g) const {
+    return {(const uint8_t*)block(g) + 2, all(half_float(block(g)))};
+  }
+};
+
+struct Q4_1 : Blocks<20, 2> {
+  struct Group {
+    const uint8_t* elements;
+    Vector scale, offset;
+    INLINE Vector at(int k) const { return fma(half_bytes(elements, k), scale, offset); }
+  };
+  INLINE Group group(int64_t g) const {
+    return {(const uint8_t*)block(g) + 4, all(half_float(block(g))), all(half_float(block(g) + 2))};
+  }
 };
 
 constexpr int64_t padded(int64_t width) { return (width + kLanes - 1) / kLanes * kLanes; }
+
+template <class Weight>
+INLINE Plain<float> widened(const Weight& row, int64_t width, float* to) {
+  constexpr int kGroup = Weight::kGroup;
+  const int64_t whole = width / kGroup * kGroup;
+  for (int64_t g = 0; g < width / kGroup; g++) {
+    const auto group = row.group(g);
+    UNROLL for (int k = 0; k < kGroup; k += kWidth) store(to + g * kGroup + k, group.at(k));
+  }
+  for (int64_t k = whole; k < width; k++) to[k] = row.one(k);
+  return {to};
+}
 
 // Rows x [R, padded(width)] times C rows of a weight.
 template <int R, int C, class Weight>
@@ -43,7 +98,7 @@ INLINE void multiply_tile(const float* x, int64_t stride, const Weight* weight, 
   UNROLL for (int r = 0; r < R; r++)
     UNROLL for (int c = 0; c < C; c++)
       UNROLL for (int part = 0; part < kParts; part++) sums[r][c].part[part] = Vector{};
-  auto add = [&](int64_t k, auto weight_at) INLINE_LAMBDA {
+  auto add = [&](int64_t k, auto weight_at) INLINE_LAMBDA {  // sixteen elements from k on
     UNROLL for (int part = 0; part < kParts; part++) {
       Vector w[C];
       UNROLL for (int c = 0; c < C; c++) w[c] = in_register(weight_at(c, part * kWidth));
@@ -54,9 +109,14 @@ INLINE void multiply_tile(const float* x, int64_t stride, const Weight* weight, 
       }
     }
   };
-  const int64_t whole = width / kLanes * kLanes;
-  for (int64_t k = 0; k < whole; k += kLanes)
-    add(k, [&](int c, int offset) INLINE_LAMBDA { return weight[c].at(k + offset); });
+  constexpr int kGroup = Weight::kGroup;
+  const int64_t whole = width / kGroup * kGroup;
+  for (int64_t g = 0; g < width / kGroup; g++) {
+    typename Weight::Group group[C];
+    UNROLL for (int c = 0; c < C; c++) group[c] = weight[c].group(g);
+    UNROLL for (int k = 0; k < kGroup; k += kLanes)
+      add(g * kGroup + k, [&](int c, int offset) INLINE_LAMBDA { return group[c].at(k + offset); });
+  }
   if (whole < width) {
     float rest[C][kLanes] = {};
     for (int c = 0; c < C; c++)
@@ -70,8 +130,10 @@ INLINE void multiply_tile(const float* x, int64_t stride, const Weight* weight, 
 // The rows of a tile, and with so many of them its outputs: what the registers hold.
 constexpr bool kManyRegisters = kRegisters * kWidth > 128;
 constexpr int kTileRows = kManyRegisters ? 8 : 3;
-template <int R>
-constexpr int kTileOutputs = kManyRegisters ? (R == 8 ? 3 : R == 4 ? 4 : 8) : (R == 1 ? 4 : 2);
+template <int R, class Weight>
+constexpr int kTileOutputs = kManyRegisters        ? (R == 8 ? 3 : R == 4 ? 4 : 8)
+                             : Weight::kScales > 0 ? (R < 3 ? 2 : 1)
+                                                   : (R == 1 ? 4 : 2);
 // Rows that a weight is read once for: three tiles, which the nearest cache holds.
 constexpr int64_t kChunkRows = kManyRegisters ? 8 : 9;
 
@@ -79,7 +141,8 @@ constexpr int64_t kChunkRows = kManyRegisters ? 8 : 9;
 template <int R, int C, class Weight>
 INLINE void multiply_rows(const float* x, int64_t rows, int64_t stride, const Weight* weight,
                           int64_t width, float* y, int64_t y_stride) {
-  for (; rows >= R; rows -= R, x += R * stride, y += R * y_stride)
+  // Four rows take less time as two and two than as three and one.
+  for (; rows >= R && !(R == 3 && rows == 4); rows -= R, x += R * stride, y += R * y_stride)
     multiply_tile<R, C>(x, stride, weight, width, y, y_stride);
   if constexpr (R > 1)
     multiply_rows<R == 3 ? 2 : R / 2, C>(x, rows, stride, weight, width, y, y_stride);
@@ -93,34 +156,28 @@ INLINE void prefetch(const char* from, int64_t bytes) {
 }
 
 // Up to `kChunkRows` rows with some rows of a weight, C of them at a time. For more rows than a
-// tile has, these are widened once: the numbers are the same.
-template <int R, class Weight>
+// tile has, these are widened once (`kWidened`): the numbers are the same.
+template <int R, bool kWidened, class Weight>
 void multiply_chunk(const float* x, int64_t rows, int64_t width, const char* weight,
                     int64_t outputs, float* y, int64_t y_stride, float* wide) {
-  constexpr int C = kTileOutputs<R>;
+  constexpr int C = kTileOutputs<R, std::conditional_t<kWidened, Plain<float>, Weight>>;
   const int64_t stride = padded(width), bytes = Weight::row_bytes(width);
-  auto rows_at = [&](int64_t o) { return (decltype(Weight::row))(weight + o * bytes); };
+  auto row_at = [&](int64_t o) { return Weight{(decltype(Weight::row))(weight + o * bytes)}; };
   int64_t o = 0;
   for (; o + C <= outputs; o += C) {
     Weight row[C];
-    for (int c = 0; c < C; c++) row[c].row = rows_at(o + c);
+    for (int c = 0; c < C; c++) row[c] = row_at(o + c);
     prefetch(weight + (o + kAhead * C) * bytes, C * bytes);
-    if (rows <= R) {
+    if constexpr (kWidened) {
+      Plain<float> widened_row[C];
+      for (int c = 0; c < C; c++) widened_row[c] = widened(row[c], width, wide + c * stride);
+      multiply_rows<R, C>(x, rows, stride, widened_row, width, y + o, y_stride);
+    } else {
       multiply_rows<R, C>(x, rows, stride, row, width, y + o, y_stride);
-      continue;
     }
-    Plain<float> widened_row[C];
-    for (int c = 0; c < C; c++) {
-      float* to = wide + c * stride;
-      int64_t k = 0;
-      for (; k + kWidth <= width; k += kWidth) store(to + k, row[c].at(k));
-      for (; k < width; k++) to[k] = row[c].one(k);
-      widened_row[c].row = to;
-    }
-    multiply_rows<R, C>(x, rows, stride, widened_row, width, y + o, y_stride);
   }
   for (; o < outputs; o++) {
-    Weight row{rows_at(o)};
+    const Weight row = row_at(o);
     multiply_rows<R, 1>(x, rows, stride, &row, width, y + o, y_stride);
   }
 }
@@ -146,19 +203,23 @@ void product(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t width,
     const int64_t first = block * kBlock, count = std::min(kBlock, outputs - first);
     const char* mine = weight + first * Weight::row_bytes(width);
     float sums[kChunkRows * kBlock];
-    Floats wide(rows > kTileRows ? kTileOutputs<kTileRows> * stride : 0);
+    Floats wide(rows > kTileRows ? kTileOutputs<kTileRows, Plain<float>> * stride : 0);
     for (int64_t start = 0; start < rows; start += kChunkRows) {
       const int64_t together = std::min(kChunkRows, rows - start);
-      auto multiply = [&]<int R>(std::integral_constant<int, R>) {
-        multiply_chunk<R, Weight>(x + start * stride, together, width, mine, count, sums, count,
-                                  wide.data());
+      auto multiply = [&]<int R, bool kWidened>(std::integral_constant<int, R>,
+                                                std::bool_constant<kWidened>) {
+        multiply_chunk<R, kWidened, Weight>(x + start * stride, together, width, mine, count, sums,
+                                            count, wide.data());
       };
+      constexpr std::integral_constant<int, kTileRows> tile;
       if (together == 1)
-        multiply(std::integral_constant<int, 1>());
+        multiply(std::integral_constant<int, 1>(), std::false_type());
       else if (together == 2)
-        multiply(std::integral_constant<int, 2>());
+        multiply(std::integral_constant<int, 2>(), std::false_type());
+      else if (together <= kTileRows || std::is_same_v<Weight, Plain<float>>)
+        multiply(tile, std::false_type());
       else
-        multiply(std::integral_constant<int, kTileRows>());
+        multiply(tile, std::true_type());
       for (int64_t r = 0; r < together; r++)
         for (int64_t o = 0; o < count; o++)
           narrow(sums[r * count + o], y + (start + r) * outputs + first + o);

@@ -28,7 +28,6 @@ constexpr int kLanes = 16, kParts = kLanes / kWidth;
 
 typedef float Vector __attribute__((vector_size(4 * kWidth)));
 typedef int32_t Integers __attribute__((vector_size(4 * kWidth)));
-typedef int8_t Bytes __attribute__((vector_size(kWidth)));
 
 #define INLINE inline __attribute__((always_inline))
 #define INLINE_LAMBDA __attribute__((always_inline))
@@ -123,6 +122,7 @@ typedef struct {
 } bfloat16;
 
 INLINE float widened(float value) { return value; }
+INLINE float widened(int8_t value) { return value; }
 INLINE float widened(bfloat16 value) {
   uint32_t bits = uint32_t(value.bits) << 16;
   return load<float>(&bits);
@@ -144,6 +144,36 @@ INLINE Vector widened(const bfloat16* address) {
   return (Vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>(address)), 16);
 #else
   return (Vector)vshlq_n_u32(vmovl_u16(vld1_u16((const uint16_t*)address)), 16);
+#endif
+}
+
+INLINE Integers integers(const uint8_t* address) {
+#if defined(__AVX512F__)
+  return (Integers)_mm512_cvtepu8_epi32(load<__m128i>(address));
+#elif defined(__AVX2__)
+  return (Integers)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)address));
+#else
+  typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
+  return __builtin_convertvector(load<Bytes>(address), Integers);
+#endif
+}
+
+INLINE Vector widened(const int8_t* address) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(address)));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)address)));
+#else
+  typedef int8_t Bytes __attribute__((vector_size(kWidth)));
+  return __builtin_convertvector(load<Bytes>(address), Vector);
+#endif
+}
+
+INLINE float half_float(const char* address) {
+#if defined(__x86_64__)
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load<uint16_t>(address))));
+#else
+  return load<__fp16>(address);
 #endif
 }
 

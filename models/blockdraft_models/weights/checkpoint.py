@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope import base_frequencies, divisors
 from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.decoder.stored import FORMATS, Format
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.families.family import section
 from blockdraft_models.families.published_config import (
@@ -87,10 +89,21 @@ class OpenCheckpoint:
             start, stop, _ = rows.indices(name.shape[0])
             return self.weights.read(names[0], slice(first + start, first + stop))
         stored = self.weights.read(names[0], rows)
-        if is_gguf and name.permuted_heads:
-            head_rows = name.shape[0] // name.permuted_heads
-            return _unpermute(stored, stored.shape[0] // head_rows)
-        return stored
+        return _in_order(stored, name) if is_gguf else stored
+
+    def format(self, name: TensorName) -> Format | None:
+        """Return the format of a matrix that the decoder can hold as it is stored, or None."""
+        if not isinstance(self.weights, GGUFWeights) or len(name.shape) != 2 or name.transposed:
+            return None
+        stored = self.weights.format(self._stored_names(name)[0])
+        return next((format for format in FORMATS if format == stored), None)
+
+    def read_blocks(self, name: TensorName) -> UInt8[np.ndarray, "out row_bytes"]:
+        """Read a matrix that has a `format`, its rows in the order of the decoder."""
+        assert isinstance(self.weights, GGUFWeights)
+        stored = self.weights.read_bytes(self._stored_names(name)[0])
+        blocks: np.ndarray = _in_order(stored, name)
+        return blocks
 
     def _read_experts(self, name: TensorName, experts: slice) -> Any:
         names = self._stored_names(name)
@@ -271,9 +284,12 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + rest
 
 
-def _unpermute(rows: Any, heads: int) -> Any:
-    """Undo `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`."""
-    half = rows.shape[0] // heads // 2
+def _in_order(rows: Any, name: TensorName) -> Any:
+    """Undo `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`, of whole heads."""
+    if not name.permuted_heads:
+        return rows
+    half = name.shape[0] // name.permuted_heads // 2
+    heads = rows.shape[0] // half // 2
     return rows.reshape(heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 

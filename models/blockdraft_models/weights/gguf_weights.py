@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.gguf_header import GGUFHeader
@@ -42,12 +42,20 @@ class GGUFWeights:
         in_order = sorted(tensors, key=lambda name: tensors[name].offset)
         return {name: tensors[name].shape for name in in_order}
 
+    def format(self, name: str) -> str:
+        """Return what ggml calls the format of a tensor, such as Q4_1."""
+        return self._stored[name].kind.name
+
+    def read_bytes(self, name: str) -> UInt8[np.ndarray, "..."]:
+        """Return a tensor as it is stored, the last axis being the bytes of a row; no copy."""
+        tensor, stored = self._header.tensors[name], self._stored[name]
+        raw = self._data[tensor.offset : tensor.offset + stored.bytes]
+        return raw.reshape(*tensor.shape[:-1], stored.row_bytes)
+
     def read(self, name: str, rows: slice = _ALL) -> Float[np.ndarray, "..."]:
         """Dequantize rows of a tensor, with step one, into a fresh float32 array."""
         tensor, stored = self._header.tensors[name], self._stored[name]
-        byte_shape = (*tensor.shape[:-1], stored.row_bytes)
-        raw = self._data[tensor.offset : tensor.offset + stored.bytes].reshape(byte_shape)
-        raw = raw.view(_PLAIN.get(stored.kind.name, "u1"))[rows]
+        raw = self.read_bytes(name).view(_PLAIN.get(stored.kind.name, "u1"))[rows]
         values = np.empty((len(raw), *tensor.shape[1:]), np.float32)
         # In slices that fit into a core's cache, each as one row: `dequantize` takes 16 at a time.
         rows_in, rows_out = (part.reshape(-1, part.shape[-1]) for part in (raw, values))

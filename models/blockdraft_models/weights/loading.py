@@ -7,7 +7,7 @@ while the next is read. Weights that become int8 are quantized on the host, part
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,11 @@ from jaxtyping import Array, DTypeLike, Float
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
+from blockdraft_models.decoder.stored import Format
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
+from blockdraft_models.kernels.library import in_kernels
 from blockdraft_models.weights.checkpoint import Checkpoint as Checkpoint
 from blockdraft_models.weights.checkpoint import OpenCheckpoint, open_checkpoint
 from blockdraft_models.weights.huggingface import Index
@@ -32,6 +34,7 @@ from blockdraft_models.weights.quantization import (
     QuantizedRows,
     WeightFormat,
     hold_int8,
+    hold_stored,
     is_quantized,
     quantize_rows,
     scale_path,
@@ -72,19 +75,25 @@ def load_decoder(
 ) -> tuple[Decoder, Checkpoint]:
     """Load a decoder from a Hugging Face directory or a `.gguf` file.
 
-    Stored weights are converted to `dtype`, that of activations too; "int8" quantizes the matrices
-    of the layers, each as it is read. Without a placement on a mesh all go to the default device.
+    Stored weights are converted to `dtype`, that of activations too. With "stored" matrices in a
+    format that the kernels read stay as they are; "int8" quantizes those of the layers, each as it
+    is read. Without a placement on a mesh all go to the default device.
     Progress is told after every weight: the bytes placed and the bytes in all. A checkpoint that is
     refused is refused before anything is placed, but for int8 of weights that are not finite.
     """
     int8 = weights == "int8"
     with open_checkpoint(path) as source:
         config = source.checkpoint.config
+        formats: dict[str, Format] = {}
+        if weights == "stored" and placement is None and in_kernels():
+            named = ((name.path, source.format(name)) for name in tensor_names(config))
+            formats = {name: format for name, format in named if format is not None}
 
         def build() -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
             if placement is not None:
                 decoder.divide(placement.mesh)
+            hold_stored(decoder, formats)
             return hold_int8(decoder) if int8 else decoder
 
         graph, state = nnx.split(nnx.eval_shape(build))
@@ -95,7 +104,7 @@ def load_decoder(
             for name in tensor_names(config)
         }
         for path_in_decoder, weight in _stream_weights(
-            source, wanted, dtype, placement, progress, int8=int8
+            source, wanted, dtype, placement, progress, int8=int8, formats=formats
         ):
             key = keys.pop(path_in_decoder)
             flat[key] = flat[key].replace(weight)
@@ -134,23 +143,35 @@ def _stream_weights(
     progress: Progress | None,
     *,
     int8: bool = False,
+    formats: Container[str] = (),
 ) -> Iterator[tuple[str, Array]]:
     """Yield weights on their devices by their paths in `Decoder`, in the order of the files.
 
     With int8 each matrix of the layers is followed by its `scale`.
     """
     element = jnp.dtype(dtype)
-    done, total = 0, sum(_size(name, element, int8=int8) for name in axes_of)
+
+    def size(name: TensorName) -> int:
+        if name.path in formats:
+            return source.read_blocks(name).nbytes
+        if int8 and is_quantized(name):
+            return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
+        return math.prod(name.shape) * element.itemsize
+
+    done, total = 0, sum(map(size, axes_of))
     on_its_way: dict[str, Array] = {}
     for name in source.in_stored_order(axes_of):
-        if int8 and is_quantized(name):
+        if name.path in formats:
+            # A copy: the file may change.
+            placed = {name.path: jax.device_put(np.array(source.read_blocks(name)))}
+        elif int8 and is_quantized(name):
             placed = _quantized(source, name, axes_of[name], placement)
         else:
             placed = {name.path: _converted(source, name, element, axes_of[name], placement)}
         # Sending is asynchronous and keeps the host's copy until it is through.
         jax.block_until_ready(on_its_way)
         on_its_way = placed
-        done += _size(name, element, int8=int8)
+        done += size(name)
         if progress is not None:
             progress(done, total)
         yield from placed.items()
@@ -222,9 +243,3 @@ def _place(
     return jax.make_array_from_callback(
         shape, where, lambda index: part(everything if index is None else index), dtype
     )
-
-
-def _size(name: TensorName, dtype: np.dtype[Any], *, int8: bool) -> int:
-    if int8 and is_quantized(name):
-        return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
-    return math.prod(name.shape) * dtype.itemsize

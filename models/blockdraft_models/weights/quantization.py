@@ -4,18 +4,21 @@ Only the weights are rounded: activations and sums stay in the compute dtype, an
 head, norms and biases.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 from flax import nnx
 from jaxtyping import Float32, Int8
 
-from blockdraft_models.decoder.layer import Linear
+from blockdraft_models.decoder.layer import Embedding, Linear
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.stored import Format
 from blockdraft_models.families.tensors import TensorName
 
-WeightFormat = Literal["float", "int8"]
-"""How the matrices of the layers are stored: in the compute dtype, or as int8 with scales."""
+WeightFormat = Literal["stored", "float", "int8"]
+"""How matrices are held: as the checkpoint has them where kernels read that, else in the compute
+dtype; or all in that; or those of the layers as int8 with scales."""
 
 _LARGEST = 127
 # Less would be flushed to zero where subnormal numbers are.
@@ -63,6 +66,16 @@ def is_quantized(name: TensorName) -> bool:
 def scale_path(name: TensorName) -> str:
     """Return the path, in `Decoder`, of the scales of an int8 weight."""
     return name.path.removesuffix("weight") + "scale"
+
+
+def hold_stored(decoder: Decoder, formats: Mapping[str, Format]) -> None:
+    """Give those matrices of a decoder, not yet scanned, that have a format zeros of it."""
+    for path, module in nnx.iter_modules(decoder):
+        if isinstance(module, Linear | Embedding):
+            place = ".".join(map(str, path))
+            format = formats.get(f"{place}.weight") or formats.get(f"{place}.table")
+            if format is not None:
+                module.hold_stored(format)
 
 
 def hold_int8(decoder: Decoder) -> Decoder:

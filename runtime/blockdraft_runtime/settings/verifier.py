@@ -88,10 +88,11 @@ class EngineSettings:
     # As `CacheSettings` say; when pages run out, the youngest sequence is preempted.
     num_pages: int = 384
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
-    weights: Literal["float", "int8"] = setting(
-        "float",
-        "`int8` rounds the matrices of the target's layers to a byte an element as they are "
-        "loaded; slower on CPU",
+    weights: Literal["stored", "float", "int8"] = setting(
+        "stored",
+        "`stored` keeps matrices of a GGUF file in Q4_0, Q4_1 and Q8_0 where kernels read these, "
+        "on one CPU; `float` makes them elements of `--dtype`; `int8` rounds those of the target's "
+        "layers to a byte an element",
         common=True,
     )
     implementation: Literal["auto", "torch"] = setting(

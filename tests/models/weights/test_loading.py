@@ -11,9 +11,11 @@ from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, run_dense, shard, write_gguf
 from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
+from blockdraft_models.decoder.layer import Embedding, Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.rope_scaling import RopeScaling
 from blockdraft_models.decoder.sharding import Placement
+from blockdraft_models.decoder.stored import FORMATS, Format
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import (
     load_checkpoint_config,
@@ -52,6 +54,33 @@ def test_hf_and_gguf_of_the_same_weights_are_the_same_model(kind: Kind, tmp_path
         assert (shared.head is None) == checkpoint.config.tie_word_embeddings == (kind == "llama")
         np.testing.assert_array_equal(shared.logits(hidden), decoder.logits(hidden))
         np.testing.assert_array_equal(shared.embedding, decoder.embedding.table[...])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_gguf_is_the_same_model_as_it_is_stored(
+    format: Format, arithmetic: str, tmp_path: Path
+) -> None:
+    config = tiny_config("llama", hidden_size=64, num_layers=2)
+    path = tmp_path / "model.gguf"
+    write_gguf(random_decoder(config), path, format)
+    plain, expected = load_decoder(path, dtype=jnp.float32)
+    progress: list[tuple[int, int]] = []
+    stored, checkpoint = load_decoder(
+        path,
+        dtype=jnp.float32,
+        weights="stored",
+        progress=lambda done, total: progress.append((done, total)),
+    )
+    assert checkpoint == expected
+    matrices = [
+        part for _, part in nnx.iter_modules(stored) if isinstance(part, Linear | Embedding)
+    ]
+    assert len(matrices) == 1 + 7 * config.num_layers
+    held = format if arithmetic == "kernels" else None
+    assert all(matrix.format == held for matrix in matrices)
+    np.testing.assert_array_equal(run_dense(stored, TOKENS)[0], run_dense(plain, TOKENS)[0])
+    size = sum(weight.nbytes for weight in jax.tree.leaves(nnx.state(stored)))
+    assert progress[-1] == (size, size)
 
 
 def test_bfloat16_checkpoints_load_exactly(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_drafted_and_plain_output_is_that_of_the_reference(
 def test_the_flag_reaches_the_weights(tmp_path: Path) -> None:
     write_hf_checkpoint(tiny_decoder(), tmp_path)
     found = {}
-    for flags in ((), ("--weights", "float"), ("--weights", "int8")):
+    for flags in ((), ("--weights", "stored"), ("--weights", "int8")):
         small = ("--num-pages", "8", "--max-model-len", "64", "--dtype", "float32")
         settings = CONFIGURATION.resolve(
             parse(CONFIGURATION, f"--target={tmp_path}", *small, *flags), {}
@@ -74,7 +74,7 @@ def test_the_flag_reaches_the_weights(tmp_path: Path) -> None:
         found[flags] = (settings.engine.weights, types, computation, target.checkpoint.fingerprint)
     plain, stated, int8 = found.values()
     assert plain == stated
-    assert plain[:2] == ("float", {"float32"})
+    assert plain[:2] == ("stored", {"float32"})
     assert int8[:2] == ("int8", {"float32", "int8"})
     # A drafter made for the one is accepted by the other, but neither goes on where the other was.
     assert int8[2] != plain[2]

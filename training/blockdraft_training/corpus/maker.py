@@ -144,7 +144,7 @@ class CorpusMaker:
     @cached_property
     def _generator(self) -> BatchGenerator:
         settings = self._settings
-        decoder, _ = load_decoder(self._checkpoint.path, dtype=self._dtype)
+        decoder, _ = load_decoder(self._checkpoint.path, dtype=self._dtype, weights="stored")
         shape = BatchShape(settings.batch_size, settings.max_prompt_tokens, settings.max_tokens)
         end_ids = self._tokenizer.eos_token_ids
         return BatchGenerator(decoder, shape, end_ids, dtype=cache_dtype(self._dtype))
