@@ -156,7 +156,7 @@ async def serve(
     control = None
     if settings.control_address is not None:
         refuse_taken_socket(settings.control_address)
-        control = grpc.aio.server()
+        control = grpc.aio.server(options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(health, control)
         debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, control)
         control.add_insecure_port(settings.control_address)

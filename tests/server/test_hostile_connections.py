@@ -7,9 +7,11 @@ import resource
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.certificates import Authority
 from tests.fakes.verifier import FakeVerifier
 from tests.patience import PATIENCE_SECONDS
@@ -150,3 +152,18 @@ async def test_metadata_beyond_all_bounds_is_refused(server: Running) -> None:
         await server.generate(metadata=long, timeout=PATIENCE_SECONDS)
     assert caught.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL)
     await answered(server)
+
+
+async def test_compressed_messages_are_refused_before_they_are_inflated(server: Running) -> None:
+    """Of Health too, which needs no key: a small message could become gigabytes."""
+    gzip = grpc.Compression.Gzip
+    health: Any = health_pb2_grpc.HealthStub(server.channel)
+    calls = (
+        health.Check(health_pb2.HealthCheckRequest(service="x" * 100_000), compression=gzip),
+        server.stub.Generate(whole(text_request("x" * 1000)), metadata=METADATA, compression=gzip),
+    )
+    for call in calls:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert "gzip" in str(caught.value.details())

@@ -1,5 +1,6 @@
 """What must not be told: texts and keys in logs and metrics, services in production."""
 
+import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 from tests.fakes.verifier import FakeVerifier, running_verifier
+from tests.patience import PATIENCE_SECONDS
+from tests.server.openai.asking import HERE, url
 from tests.server.support import (
     ByteTokenizer,
     bearer,
@@ -76,6 +79,27 @@ async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
     for secret in (MARKER, KEY, str(list(MARKER.encode()))[1:-1]):
         assert secret not in caplog.text
         assert secret not in metrics
+
+
+@pytest.mark.parametrize(
+    "line", [b"no header", b"Content-Length: x", b"Transfer-Encoding: nothing", b"Host: \x00"]
+)
+async def test_keys_are_not_logged_with_what_is_no_http(
+    line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving(FakeVerifier(), openai=HERE) as server:
+        host, _, port = url(server, "").removeprefix("http://").rpartition(":")
+        for start in (b"POST /v1/completions HTTP/1.1", KEY.encode()):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            key = b"Authorization: Bearer " + KEY.encode()
+            writer.write(b"\r\n".join((start, key, line + KEY.encode(), b"", b"")))
+            answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            assert answer.startswith(b"HTTP/1.0 400") or answer.startswith(b"HTTP/1.1 400")
+            writer.close()
+    assert "Error handling request from 127.0.0.1" in caplog.text
+    assert KEY not in caplog.text
+    assert KEY.encode().hex() not in caplog.text
 
 
 @pytest.mark.parametrize("production", [False, True])

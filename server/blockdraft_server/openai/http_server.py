@@ -2,15 +2,18 @@
 
 import contextlib
 import json
+import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import grpc
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
@@ -55,7 +58,20 @@ _CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messag
 _TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
 
 
+logger = logging.getLogger(__name__)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Discreet(logging.LoggerAdapter[logging.Logger]):
+    """Leaves out what was no HTTP, of which aiohttp would log whole lines: they may hold keys."""
+
+    def log(
+        self, level: int, msg: object, *args: object, exc_info: Any = None, **options: Any
+    ) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            level, msg, exc_info = logging.INFO, f"{msg}: {type(exc_info).__name__}", None
+        super().log(level, msg, *args, exc_info=exc_info, **options)
 
 
 class HttpServer:
@@ -97,6 +113,9 @@ class HttpServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=_Discreet(logger),
+            # A small body could become hundreds of megabytes, on the event loop.
+            auto_decompress=False,
             # A client that goes away frees what its request holds.
             handler_cancellation=True,
             shutdown_timeout=settings.process.drain_seconds,
@@ -264,12 +283,18 @@ def _event(content: dict[str, Any]) -> bytes:
 async def _in_openais_form(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Tell of paths and methods that are not there as of other errors."""
     try:
-        return await handler(request)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise web.HTTPUnsupportedMediaType(reason="the body must not be compressed")
+        response = await handler(request)
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
-        content = _error(error.status, message, None, error.reason.lower().replace(" ", "_"))
+        code = HTTPStatus(error.status).phrase.lower().replace(" ", "_")
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        return web.json_response(content, status=error.status, headers=allow)
+        content = _error(error.status, message, None, code)
+        response = web.json_response(content, status=error.status, headers=allow)
+    if not request.content.is_eof():
+        response.force_close()
+    return response
 
 
 def _error_body(error: ServiceError, request: web.Request) -> tuple[int, dict[str, Any]]:

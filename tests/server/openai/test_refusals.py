@@ -1,5 +1,7 @@
 """What is not done, or wrong, is refused by name; nothing is ignored."""
 
+import asyncio
+import gzip
 import io
 import json
 import re
@@ -7,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.server.openai.asking import PROMPT, body, chat, complete, url
 from tests.server.support import Running
 
@@ -137,3 +140,31 @@ async def test_what_is_nested_too_deeply_is_a_bad_request(
         data = f'{{"messages": [{{"role": "user", "content": "hi"}}], "tools": [{tool}]}}'
         async with http.post(url(server, "/v1/chat/completions"), data=data) as response:
             assert response.status == (200 if depth == 100 else 400), depth
+
+
+# A valid body, and one that nobody can inflate: neither is tried.
+@pytest.mark.parametrize(
+    "packed", [gzip.compress(json.dumps(body()).encode()), b"no gzip"], ids=["valid", "broken"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_compressed_bodies_are_refused_as_they_are(
+    http: aiohttp.ClientSession, server: Running, method: str, packed: bytes
+) -> None:
+    """A small one could become hundreds of megabytes, on the event loop."""
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    address = url(server, "/v1/models" if method == "GET" else "/v1/completions")
+    async with http.request(method, address, data=packed, headers=headers) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (415, "unsupported_media_type")
+    assert "must not be compressed" in error["message"]
+    assert (await complete(http, server))[0] == 200
+
+
+async def test_who_is_refused_need_not_be_read_to_the_end(server: Running) -> None:
+    host, _, port = url(server, "").removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"Connection: close" in answer
+    writer.close()
