@@ -89,6 +89,9 @@ def read_directory(path: Path) -> TokenizerFiles:
         raise
     except BaseException as error:  # the binding raises bare Exception, and panics with less
         raise TokenizerError(f"cannot read {file}: {_one_line(error)}") from error
+    # Training may have left settings that would cut or fill every text.
+    backend.no_truncation()
+    backend.no_padding()
     special = {
         f"{name}_token": content
         for name in ("bos", "eos", "unk", "pad")
