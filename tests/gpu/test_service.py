@@ -25,7 +25,7 @@ def test_drafting_does_not_change_what_a_gpu_writes(
     decoder = random_decoder(tiny_config(vocab_size=512, **shape))
     write_hf_checkpoint(decoder, tmp_path / "target")
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    environment |= {"JAX_PLATFORMS": "cuda", "BLOCKDRAFT_DTYPE": dtype}
+    environment |= {"JAX_PLATFORMS": "cuda", "BLOCKDRAFT_SERVE_DTYPE": dtype}
     environment |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".05"}
     command = [sys.executable, "-m", "blockdraft_client", "demo", "--json", "--drafter", "random"]
     demo = subprocess.run(
