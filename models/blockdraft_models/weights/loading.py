@@ -7,8 +7,9 @@ while the next is read. Weights that become int8 are quantized on the host, part
 
 import functools
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from jaxtyping import Array, DTypeLike, Float
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
-from blockdraft_models.decoder.stored import Format
+from blockdraft_models.decoder.stored import Format, row_bytes
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
@@ -143,7 +144,7 @@ def _stream_weights(
     progress: Progress | None,
     *,
     int8: bool = False,
-    formats: Container[str] = (),
+    formats: Mapping[str, Format] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Array]]:
     """Yield weights on their devices by their paths in `Decoder`, in the order of the files.
 
@@ -152,8 +153,8 @@ def _stream_weights(
     element = jnp.dtype(dtype)
 
     def size(name: TensorName) -> int:
-        if name.path in formats:
-            return source.read_blocks(name).nbytes
+        if format := formats.get(name.path):
+            return name.shape[0] * row_bytes(format, name.shape[1])
         if int8 and is_quantized(name):
             return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
         return math.prod(name.shape) * element.itemsize

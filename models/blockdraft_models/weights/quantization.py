@@ -1,7 +1,7 @@
 """Int8 weights: every row of a decoder layer's matrix as whole numbers times one scale.
 
 Only the weights are rounded: activations and sums stay in the compute dtype, and so do embedding,
-head, norms and biases.
+head, norms and biases. What a file has in a format of GGUF is held as it is.
 """
 
 from collections.abc import Mapping
