@@ -20,6 +20,13 @@ _COLLECTIVE = re.compile(
     r"(?:-start)?\(.*$",
     re.MULTILINE,
 )
+# Products and sums of floats, whose order XLA chooses by their shapes. It also drops axes of one
+# element by sums, which add nothing.
+_SUM = re.compile(
+    r"^.* = \(?(?:f32|bf16)\[.*? (?:dot|convolution|reduce|reduce-window)\("
+    r"(?!.*reduce_sub_computation).*$",
+    re.MULTILINE,
+)
 # How a Pallas kernel appears in a TPU's program.
 _KERNEL = 'custom_call_target="tpu_custom_call"'
 
@@ -54,6 +61,7 @@ class Compiled:
     collectives: int  # operations between devices
     layer_collectives: int  # how many of them are part of decoder layers
     kernels: int  # Pallas kernels in it
+    layer_sums: int  # products and sums in decoder layers that are part of no kernel
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
@@ -74,6 +82,7 @@ def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
         collectives=len(collectives),
         layer_collectives=sum(LAYER_SCOPE in line for line in collectives),
         kernels=text.count(_KERNEL),
+        layer_sums=sum(LAYER_SCOPE in line for line in _SUM.findall(text)),
     )
 
 

@@ -25,8 +25,8 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
-from blockdraft_models.decoder.scanned import ScannedDecoder, is_of_experts
-from blockdraft_models.decoder.sharding import Placement, state_shapes
+from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.decoder.sharding import EXPERTS, Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
@@ -178,7 +178,7 @@ class TargetPrograms:
         config = self.pair.target
         if not config.num_experts:
             return 0.0
-        experts = nnx.filter_state(self._weights(self.decoder), is_of_experts)
+        experts = nnx.filter_state(self._weights(self.decoder), _is_of_experts)
         unwanted: float = (1 - config.experts_per_token / config.num_experts) ** bucket.tokens
         return unwanted * bytes_on_one_device(experts)
 
@@ -246,6 +246,10 @@ def draft_programs(
                 context_bytes=passes * blocks * context_tokens * position_bytes,
             ),
         )
+
+
+def _is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
+    return EXPERTS in weight.get_metadata()["out_sharding"]
 
 
 def _attention(

@@ -6,6 +6,7 @@ import pytest
 from jaxtyping import Array, Float
 
 from blockdraft_aot.compiled import Counts, bytes_on_one_device, compile_and_read
+from blockdraft_models.decoder.layer import LAYER_SCOPE
 from blockdraft_models.decoder.sharding import model_mesh
 
 
@@ -22,8 +23,18 @@ def test_a_matrix_product_is_counted() -> None:
     assert compiled.counts.bytes == pytest.approx(4 * elements, rel=0.01)
     assert compiled.argument_bytes == 4 * (64 * 128 + 128 * 256)
     assert compiled.result_bytes == 4 * 64 * 256
-    assert (compiled.collectives, compiled.kernels) == (0, 0)
+    assert (compiled.collectives, compiled.kernels, compiled.layer_sums) == (0, 0, 0)
     assert compiled.compile_seconds > 0
+
+
+def test_sums_of_layers_are_counted() -> None:
+    def sums(x: Float[Array, "rows width"]) -> Float[Array, ""]:
+        outside = jnp.cumsum(x, axis=1)
+        with jax.named_scope(LAYER_SCOPE):
+            whole = jnp.sum(x.astype(jnp.int32))
+            return jnp.sum(outside @ outside.T) + whole.astype(jnp.float32)
+
+    assert compile_and_read(jax.jit(sums).lower(jnp.zeros((64, 64)))).layer_sums == 2
 
 
 def test_donated_arguments_are_no_further_results() -> None:

@@ -23,7 +23,7 @@ def never_lowered() -> jax.stages.Lowered:
 # Attention takes a second by its bytes, the rest two by XLA's estimate.
 ATTENTION = Counts(flops=2e9, bytes=4e9)
 PROGRAM = Program("verify", 1, 16, never_lowered, 2, by_hand=ATTENTION, least_bytes=1e9)
-COMPILED = Compiled(1.25, Counts(7e9, 5e9, 2.0), 0, 3_000_000, 0, 0, 6, 4, 1)
+COMPILED = Compiled(1.25, Counts(7e9, 5e9, 2.0), 0, 3_000_000, 0, 0, 6, 4, 1, 0)
 CHIP = Roofline(peak_flops=3e9, bandwidth=4e9, source="published")
 SURVEY = RoleSurvey(
     Topology("v5p:1x1x1", model_mesh(jax.devices()[:1]), CHIP, int(95e9)),

@@ -8,7 +8,7 @@ from blockdraft_aot.survey import Memory, batch_by_context, check_drafter, pages
 
 
 def compiled(temporaries: int, results: int, code: int) -> Compiled:
-    return Compiled(1.0, Counts(), 0, temporaries, results, code, 0, 0, 0)
+    return Compiled(1.0, Counts(), 0, temporaries, results, code, 0, 0, 0, 0)
 
 
 def test_programs_share_temporaries_but_not_code() -> None:

@@ -13,6 +13,7 @@ from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.token_limits import no_limits
 
@@ -50,6 +51,14 @@ def chosen(programs: TargetPrograms, *, ends_of_each: bool) -> list[Bucket]:
     return ends if ends_of_each else [ends[0], ends[-1]]
 
 
+def kernel_count(config: DecoderConfig) -> int:
+    """Return how many kernels a step has: in its layer, one for each use of it, and in the head."""
+    heads = 2 * config.qk_norm
+    # Attention is compiled with a window and without where layers differ.
+    attention = 2 if len({window > 0 for window in config.windows}) > 1 else 1
+    return 2 + heads + 7 + attention + 2
+
+
 @pytest.mark.parametrize(("target", "drafter", "name"), SLICES)
 def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     chips = topology(name)
@@ -61,8 +70,10 @@ def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     steps = chosen(programs, ends_of_each=(target, drafter, name) == SLICES[0])
     compiled = [compile_and_read(programs.lower(bucket)) for bucket in steps]
     for program in compiled:
-        # The one layer that is compiled attends by the kernel, not by gathering pages,
-        assert program.kernels == 1
+        # In the one layer that is compiled all products, norms and attention are kernels,
+        assert program.kernels == kernel_count(config)
+        # so that no sum has an order of XLA's,
+        assert program.layer_sums == 0
         # and its chips meet twice after attention and twice after the MLP: to add up, and to share.
         assert program.layer_collectives == (0 if chips.mesh.size == 1 else 4)
     memory = Memory(int(0.9 * chips.memory_bytes), programs.weight_bytes(), 0)
@@ -86,7 +97,7 @@ def test_key_heads_that_fill_no_tile_attend_by_the_kernel_too() -> None:
     pages = 8 * NEEDED_PAGES
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, pages, DTYPE)
     found = compile_and_read(programs.lower(programs.buckets[0]))
-    assert found.kernels == 1
+    assert found.kernels == kernel_count(config)
     # Four heads of 128, keys and values, in bfloat16.
     assert programs.layout.page_bytes == 4 * 32 * 2 * 4 * 128 * 2
     assert found.temporary_bytes < 0.1 * pages * programs.layout.page_bytes
@@ -111,8 +122,11 @@ def test_sinks_and_wide_heads_attend_by_a_kernel_too(name: str, heads: dict[str,
     # Keys and values in bfloat16, without any padding.
     kv_heads = max(1, config.num_kv_heads // mesh.size)
     assert programs.layout.page_bytes == 4 * 32 * 2 * kv_heads * config.head_dim * 2
-    found = compile_and_read(programs.lower(programs.buckets[-1]))
-    assert found.kernels == 1
+    for bucket in (programs.buckets[0], programs.buckets[-1]):
+        found = compile_and_read(programs.lower(bucket))
+        # Attention is one kernel for layers with a window and without.
+        assert found.kernels == kernel_count(replace(config, windows=()))
+        assert found.layer_sums == 0
     assert found.temporary_bytes < 0.2 * pages * programs.layout.page_bytes
 
 
@@ -130,10 +144,24 @@ def test_int8_weights_are_read_as_such() -> None:
     assert saved == pytest.approx(layers / 2, rel=0.01)
     bucket = Bucket(16, 16, 16)
     before, after = (compile_and_read(each.lower(bucket)) for each in (wide, int8))
-    assert after.kernels == 1
+    assert after.kernels == kernel_count(config)
+    assert after.layer_sums == 0
     assert after.layer_collectives == 4
     # No matrix is copied in bfloat16, not even the smallest.
     smallest = config.num_kv_heads * config.head_dim * config.hidden_size // 2 * 2
     assert after.temporary_bytes < before.temporary_bytes + smallest / 2
     # The layers' body is counted once: it reads half the bytes of one layer's matrices.
     assert before.counts.bytes - after.counts.bytes > 0.9 * saved / config.num_layers
+
+
+def test_experts_are_kernels_too() -> None:
+    chips = topology("v6e:2x2")
+    config = SHAPES["qwen3-30b-a3b"].shortened(4)
+    programs = TargetPrograms.on(chips.mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
+    for bucket in (programs.buckets[0], programs.buckets[-1]):
+        found = compile_and_read(programs.lower(bucket))
+        # Instead of a gate, an up and a down projection; and there is a router.
+        assert found.kernels == kernel_count(config) + 1
+        assert found.layer_sums == 0
+        # No matrices of experts are copied.
+        assert found.temporary_bytes < 0.5 * programs.weight_bytes()

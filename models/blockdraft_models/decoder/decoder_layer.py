@@ -2,7 +2,7 @@
 
 import jax
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
@@ -36,19 +36,15 @@ class DecoderLayer(nnx.Module):
         cache: LayerCache,
         attend: Attend[LayerCache],
         reach: Reach = EVERYTHING,
-        number: Int[Array, ""] | None = None,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
-        """Return the residual stream after this layer, and its updated cache.
-
-        In a scan the experts of all layers are there; `number` is this layer's.
-        """
+        """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
             attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend, reach)
             if self.attention_output_norm is not None:
                 attended = self.attention_output_norm(attended)
             x = x + attended
             y = self.mlp_norm(x)
-            fed = self.mlp(y, number) if isinstance(self.mlp, Experts) else self.mlp(y)
+            fed = self.mlp(y)
             if self.mlp_output_norm is not None:
                 fed = self.mlp_output_norm(fed)
             return x + fed, cache

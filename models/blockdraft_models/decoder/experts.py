@@ -2,16 +2,20 @@
 
 A token's result has the same bits however many others share the step. On CPU the experts go one
 after another over all rows, those that no row wants are skipped, and what a row does not want is
-added as zero. Elsewhere rows are sorted by expert and multiplied group by group
-(`jax.lax.ragged_dot`); there a row's sum does not depend on its group.
+added as zero. Elsewhere rows are sorted by expert and multiplied group by group: on TPU by the
+kernel that ships with JAX, in tiles of a fixed size (docs/adr/0059).
 """
 
+import functools
+import operator
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
@@ -22,8 +26,11 @@ from blockdraft_models.decoder.sharding import (
     EXPERTS,
     MODEL_AXIS,
     Axes,
+    Division,
     sum_over_devices,
 )
+from blockdraft_models.decoder.stored import LayerMatrix
+from blockdraft_models.kernels import tpu
 
 
 class ExpertMaps(nnx.Module):
@@ -52,11 +59,13 @@ class ExpertMaps(nnx.Module):
 class Experts(nnx.Module):
     """The experts of one layer and their router; `router` is [experts hidden].
 
-    Divided over a mesh (`mesh`), each device holds some of the experts and computes what they add
-    for all tokens; the results are summed.
+    Where they are divided over devices, each computes what its experts add for all tokens; the
+    results are summed. In a scan over layers every weight has those of all, [layers experts ...],
+    of which `layer` is meant.
     """
 
-    mesh: Mesh | None = None
+    division: Division | None = None
+    layer: Int[Array, ""] | None = None
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize random weights."""
@@ -70,47 +79,49 @@ class Experts(nnx.Module):
         self.up = make((hidden, inner), (EXPERTS, EMBED, None))
         self.down = make((inner, hidden), (EXPERTS, None, EMBED))
 
-    def __call__(
-        self, x: Float[Array, "tokens hidden"], number: Int[Array, ""] | None = None
-    ) -> Float[Array, "tokens hidden"]:
-        """Apply to each token the experts that its router chooses.
-
-        In a scan over layers the weights of experts are those of all layers, [layers experts ...],
-        of which layer `number` is meant: to slice it out would copy it.
-        """
+    def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
+        """Apply to each token the experts that its router chooses."""
         chosen, shares = self._route(x)
         maps = [
             (each.weight[...], None if each.bias is None else each.bias[...])
             for each in (self.gate, self.up, self.down)
         ]
-        if number is None:
-            number, maps = jnp.zeros((), jnp.int32), jax.tree.map(lambda part: part[None], maps)
+        layer = self.layer
+        if layer is None:
+            layer, maps = jnp.zeros((), jnp.int32), jax.tree.map(lambda part: part[None], maps)
         apply = partial(_apply, kind=self.config.activation)
-        if self.mesh is None:
-            return apply(x, chosen, shares, number, maps)
+        if self.division is None:
+            return apply(x, chosen, shares, layer, maps)
+        divided = self.division.axis is not None
 
         def of_this_device(
-            x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps
+            x: Array, chosen: Array, shares: Array, layer: Array, maps: _Maps
         ) -> Array:
+            if not divided:
+                return apply(x, chosen, shares, layer, maps)
             first = jax.lax.axis_index(MODEL_AXIS) * maps[0][0].shape[1]
-            part = apply(x, chosen - first, shares, number, maps, dtype=jnp.float32)
+            part = apply(x, chosen - first, shares, layer, maps, dtype=jnp.float32)
             return sum_over_devices(part, x.dtype)
 
-        whole, divided = PartitionSpec(), PartitionSpec(None, MODEL_AXIS)
+        whole = PartitionSpec()
         summed: Array = jax.shard_map(
             of_this_device,
-            mesh=self.mesh,
-            in_specs=(whole, whole, whole, whole, divided),
+            mesh=self.division.mesh,
+            in_specs=(whole, whole, whole, whole, self.division.spec(leading=1)),
             out_specs=whole,
             check_vma=False,
-        )(x, chosen, shares, number, maps)
+        )(x, chosen, shares, layer, maps)
         return summed
 
     def _route(
         self, x: Float[Array, "tokens hidden"]
     ) -> tuple[Int[Array, "tokens chosen"], Float[Array, "tokens chosen"]]:
         """Return the experts of each token and their shares in its result, in float32."""
-        scores = project(x, self.router[...], dtype=jnp.float32)
+        router = (
+            self.router[...] if self.layer is None else LayerMatrix(self.router[...], self.layer)
+        )
+        division = self.division and self.division._replace(axis=None)
+        scores = project(x, router, dtype=jnp.float32, division=division)
         if self.router_bias is not None:
             scores = scores + self.router_bias[...].astype(jnp.float32)[None, :]
         best, chosen = jax.lax.top_k(scores, self.config.experts_per_token)
@@ -128,7 +139,7 @@ def _apply(
     x: Float[Array, "tokens hidden"],
     chosen: Int[Array, "tokens chosen"],
     shares: Float[Array, "tokens chosen"],
-    number: Int[Array, ""],
+    layer: Int[Array, ""],
     maps: _Maps,
     *,
     kind: Activation,
@@ -139,18 +150,19 @@ def _apply(
         x,
         chosen,
         shares,
-        number,
+        layer,
         maps,
         cpu=partial(_one_by_one, kind=kind),
-        default=partial(_group_by_group, kind=kind),
+        tpu=partial(_group_by_group, _grouped_on_tpu, kind=kind),
+        default=partial(_group_by_group, _grouped, kind=kind),
     )
     return result.astype(dtype or x.dtype)
 
 
 def _one_by_one(
-    x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps, *, kind: Activation
+    x: Array, chosen: Array, shares: Array, layer: Array, maps: _Maps, *, kind: Activation
 ) -> Float[Array, "tokens hidden"]:
-    maps = jax.tree.map(lambda part: part[number], maps)
+    maps = jax.tree.map(lambda part: part[layer], maps)
 
     def add(total: Array, expert: tuple[Array, _Maps]) -> tuple[Array, None]:
         this, mine = expert
@@ -175,21 +187,27 @@ def _mapped(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def _group_by_group(
-    x: Array, chosen: Array, shares: Array, number: Array, maps: _Maps, *, kind: Activation
+    grouped: Callable[[Array, Array, Array], Array],
+    x: Array,
+    chosen: Array,
+    shares: Array,
+    layer: Array,
+    maps: _Maps,
+    *,
+    kind: Activation,
 ) -> Float[Array, "tokens hidden"]:
     (layers, count), (tokens, per_token) = maps[0][0].shape[:2], chosen.shape
     # Every expert of every layer is a group; those of other layers are empty.
     maps = jax.tree.map(lambda part: part.reshape(layers * count, *part.shape[2:]), maps)
     here = (chosen >= 0) & (chosen < count)
     # Experts of other devices come last, in no group.
-    expert = jnp.where(here, chosen + number * count, layers * count).reshape(-1)
+    expert = jnp.where(here, chosen + layer * count, layers * count).reshape(-1)
     order = jnp.argsort(expert, stable=True)
     sizes = jnp.bincount(expert, length=layers * count).astype(jnp.int32)
     of_row = jnp.minimum(expert[order], layers * count - 1)
 
     def mapped(rows: Array, weight: Array, bias: Array | None) -> Array:
-        y = jax.lax.ragged_dot(rows, weight, sizes, preferred_element_type=jnp.float32)
-        y = y.astype(rows.dtype)
+        y = grouped(rows, weight, sizes).astype(rows.dtype)
         return y if bias is None else y + bias[of_row]
 
     rows = x[order // per_token]
@@ -199,4 +217,31 @@ def _group_by_group(
     mine = (expert[order] < layers * count)[:, None]
     down = jnp.where(mine, down.astype(jnp.float32), 0.0)
     back = jnp.zeros_like(down).at[order].set(down, unique_indices=True)
-    return (back.reshape(tokens, per_token, -1) * shares[..., None]).sum(axis=1)
+    parts = (back.reshape(tokens, per_token, -1) * shares[..., None]).swapaxes(0, 1)
+    total: Array = functools.reduce(operator.add, parts)
+    return total
+
+
+def _grouped(
+    rows: Float[Array, "rows width"],
+    weights: Float[Array, "groups width outs"],
+    sizes: Int[Array, " groups"],
+) -> Float[Array, "rows outs"]:
+    product: Array = jax.lax.ragged_dot(rows, weights, sizes, preferred_element_type=jnp.float32)
+    return product
+
+
+def _grouped_on_tpu(
+    rows: Float[Array, "rows width"],
+    weights: Float[Array, "groups width outs"],
+    sizes: Int[Array, " groups"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "rows outs"]:
+    row_count, (_, width, out_width) = len(rows), weights.shape
+    rows = jnp.pad(rows, ((0, -row_count % tpu.TILE_ROWS), (0, 0)))
+    inner, outs = tpu.block_sizes(width, out_width, rows.dtype)
+    tiling = tpu.TILE_ROWS, inner, outs
+    weights = tpu.left_in_place(weights)
+    product: Array = gmm(rows, weights, sizes, jnp.float32, tiling, interpret=interpret)
+    return product[:row_count]

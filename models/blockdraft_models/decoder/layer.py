@@ -7,30 +7,30 @@ no mesh is set. `rngs=None` gives zeros, for modules about to be filled from a c
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.products import Matrix, mean_of_squares, ordered, project
+from blockdraft_models.decoder.products import Matrix, ordered, project, row_sums
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import (
     EMBED,
     HEADS,
     KV_HEADS,
     MLP,
-    MODEL_AXIS,
     VOCAB,
     Axes,
-    sum_over_devices,
+    Division,
 )
-from blockdraft_models.decoder.stored import Format, StoredMatrix, row_bytes
-from blockdraft_models.kernels import calls
+from blockdraft_models.decoder.stored import Format, LayerMatrix, StoredMatrix, row_bytes
+from blockdraft_models.kernels import calls, tpu
 
 LAYER_SCOPE = "decoder_layer"
 """Under this name profiles and compiled programs show what a layer does."""
@@ -54,14 +54,17 @@ class Linear(nnx.Module):
     """`x @ weight.T * scale + bias`.
 
     Attributes:
-        weight: [out in]; int8 if there is a scale; bytes of blocks if there is a format.
+        weight: [out in], or [layers out in] if there is a layer; int8 if there is a scale; bytes of
+            blocks if there is a format.
+        layer: Which one of the stack it is, or None.
         format: Of GGUF, or None.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
-        mesh: Devices that each hold some columns of the weight; None where all are together.
+        division: How devices share the weight, or None for a single one.
     """
 
-    mesh: Mesh | None = None
+    division: Division | None = None
+    layer: Int[Array, ""] | None = None
     format: Format | None = None
 
     def __init__(
@@ -86,9 +89,10 @@ class Linear(nnx.Module):
     @property
     def matrix(self) -> Matrix:
         """What rows are multiplied with."""
-        return (
-            self.weight[...] if self.format is None else StoredMatrix(self.weight[...], self.format)
-        )
+        weight = self.weight[...]
+        if self.layer is not None:
+            return LayerMatrix(weight, self.layer)
+        return weight if self.format is None else StoredMatrix(weight, self.format)
 
     def hold_stored(self, format: Format) -> None:
         """Give the weight the form of a format of GGUF, zeros."""
@@ -102,28 +106,20 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
-        y = project(x, self.matrix) if self.mesh is None else self._project_in_parts(x, self.mesh)
+        y = project(x, self.matrix, division=self.division)
         if self.scale is not None:
             y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
-    def _project_in_parts(self, x: Float[Array, "rows in"], mesh: Mesh) -> Float[Array, "rows out"]:
-        def on_this_device(x: Array, weight: Array) -> Array:
-            return sum_over_devices(project(x, weight, dtype=jnp.float32), x.dtype)
-
-        columns = PartitionSpec(None, MODEL_AXIS)
-        projected: Array = jax.shard_map(
-            on_this_device,
-            mesh=mesh,
-            in_specs=(columns, columns),
-            out_specs=PartitionSpec(),
-            check_vma=False,
-        )(x, self.weight[...])
-        return projected
-
 
 class RMSNorm(nnx.Module):
-    """Root-mean-square normalization over the last axis, computed in float32."""
+    """Root-mean-square normalization over the last axis, computed in float32.
+
+    `heads` is the logical name of the axis before the last, or None where each token is one row;
+    `division` says how devices share what is normalized, None for a single one.
+    """
+
+    division: Division | None = None
 
     def __init__(
         self,
@@ -131,34 +127,60 @@ class RMSNorm(nnx.Module):
         eps: float,
         *,
         axis: str | None = EMBED,
+        heads: str | None = None,
         offset: float = 0.0,
         dtype: DTypeLike,
     ) -> None:
         """Start with unit scale; `axis` names the normalized axis."""
         self.scale = parameter(jnp.full(width, 1.0 - offset, dtype), (axis,))
-        self.eps, self.offset = eps, offset
+        self.heads, self.eps, self.offset = heads, eps, offset
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """Normalize each row and scale it; the result has the dtype of `x`."""
-        return normalize(x, self.scale[...], self.eps, self.offset)
+        return normalize(x, self.scale[...], self.eps, self.offset, self.division)
 
 
 def normalize(
-    x: Float[Array, "*rows width"], scale: Float[Array, " width"], eps: float, offset: float = 0.0
+    x: Float[Array, "*rows width"],
+    scale: Float[Array, " width"],
+    eps: float,
+    offset: float = 0.0,
+    division: Division | None = None,
 ) -> Float[Array, "*rows width"]:
-    """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square."""
+    """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square.
 
-    def kernel(x: Array, scale: Array) -> Array:
+    The division is one of `x`. Without it a TPU adds up as XLA likes.
+    """
+
+    def in_rows(function: Callable[[Array, Array], Array], x: Array, scale: Array) -> Array:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        return calls.normalize(rows, scale, eps, offset).reshape(x.shape)
+        return function(rows, scale).reshape(x.shape)
 
     plain = partial(_plain_normalize, eps=eps, offset=offset)
-    return ordered(plain, kernel, plain)(x, scale)
+    kernel = partial(in_rows, partial(calls.normalize, eps=eps, offset=offset))
+    if division is None:
+        return ordered(plain, kernel, plain, plain)(x, scale)
+    in_tile = partial(plain, sums=partial(jnp.sum, axis=-1))
+    on_tpu = partial(in_rows, partial(tpu.by_tiles, in_tile))
+    normalized: Array = jax.shard_map(
+        ordered(plain, kernel, plain, on_tpu),
+        mesh=division.mesh,
+        in_specs=(division.spec(), PartitionSpec()),
+        out_specs=division.spec(),
+        check_vma=False,
+    )(x, scale)
+    return normalized
 
 
-def _plain_normalize(x: Array, scale: Array, eps: float, offset: float) -> Array:
+def _plain_normalize(
+    x: Array,
+    scale: Array,
+    eps: float,
+    offset: float,
+    sums: Callable[[Array], Array] = row_sums,
+) -> Array:
     wide = x.astype(jnp.float32)
-    mean_square = mean_of_squares(wide)[..., None]
+    mean_square = (sums(jnp.square(wide)) / x.shape[-1])[..., None]
     scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
     if offset:
         scaled = wide * jax.lax.rsqrt(mean_square + eps) * (offset + scale.astype(jnp.float32))
@@ -168,8 +190,12 @@ def _plain_normalize(x: Array, scale: Array, eps: float, offset: float) -> Array
 
 
 class Embedding(nnx.Module):
-    """Token embedding, also usable as a tied head; `format` is one of GGUF, or None."""
+    """Token embedding, also usable as a tied head.
 
+    `format` is one of GGUF, or None; `division` is how devices share the table, None for one.
+    """
+
+    division: Division | None = None
     format: Format | None = None
 
     def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
@@ -179,7 +205,7 @@ class Embedding(nnx.Module):
         self.dtype = jnp.dtype(dtype)
 
     @property
-    def matrix(self) -> Matrix:
+    def matrix(self) -> Array | StoredMatrix:
         """What rows are multiplied with, [vocab hidden]."""
         return (
             self.table[...] if self.format is None else StoredMatrix(self.table[...], self.format)
@@ -227,15 +253,17 @@ class AttentionProjections(nnx.Module):
             bias = bias and config.attention_bias
             return Linear(fan_in, fan_out, axes, bias=bias, dtype=dtype, rngs=rngs)
 
-        def head_norm() -> RMSNorm | None:
-            return norm(config, config.head_dim, None, dtype) if config.qk_norm else None
+        def head_norm(heads: str) -> RMSNorm | None:
+            if not config.qk_norm:
+                return None
+            return norm(config, config.head_dim, None, dtype, heads=heads)
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
         self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.value = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
-        self.query_norm = head_norm()
-        self.key_norm = head_norm()
+        self.query_norm = head_norm(HEADS)
+        self.key_norm = head_norm(KV_HEADS)
         self.sinks: nnx.Param[Array] | None = None
         if config.attention_sinks:
             self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))
@@ -264,10 +292,16 @@ class AttentionProjections(nnx.Module):
         return self.output(attended.reshape(tokens, -1)), cache
 
 
-def norm(config: DecoderConfig, width: int, axis: str | None, dtype: DTypeLike) -> RMSNorm:
+def norm(
+    config: DecoderConfig,
+    width: int,
+    axis: str | None,
+    dtype: DTypeLike,
+    heads: str | None = None,
+) -> RMSNorm:
     """Return a norm as a decoder has them."""
     eps, offset = config.rms_norm_eps, config.norm_offset
-    return RMSNorm(width, eps, axis=axis, offset=offset, dtype=dtype)
+    return RMSNorm(width, eps, axis=axis, heads=heads, offset=offset, dtype=dtype)
 
 
 # The numbers of the clamped activation are those of gpt-oss, which has no other.

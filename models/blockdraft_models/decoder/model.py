@@ -12,7 +12,7 @@ from blockdraft_models.decoder.attention import Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
-from blockdraft_models.decoder.layer import Embedding, Linear, norm
+from blockdraft_models.decoder.layer import Embedding, Linear, RMSNorm, norm
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
@@ -63,20 +63,22 @@ class Decoder(nnx.Module):
         return len(self.layers)
 
     def divide(self, mesh: Mesh) -> None:
-        """Have devices of a mesh add up, in a fixed order, what each computes a part of."""
-        if mesh.size == 1:
-            return
+        """Have the devices of a mesh compute each product together, in one order."""
         placement = Placement(mesh)
         for _, part in nnx.iter_modules(self):
             if isinstance(part, Linear):
-                axes = part.weight.get_metadata()["out_sharding"]
-                # Of an output axis each device computes some elements whole.
-                divided = placement.sharding(axes, self.config).spec[1] is not None
+                weight = part.weight
+            elif isinstance(part, Embedding):
+                weight = part.table
             elif isinstance(part, Experts):
-                divided = self.config.num_experts % mesh.size == 0
+                weight = part.gate.weight
+            elif isinstance(part, RMSNorm):
+                part.division = placement.division((None, part.heads), self.config)
+                continue
             else:
                 continue
-            part.mesh = mesh if divided else None
+            axes = weight.get_metadata()["out_sharding"]
+            part.division = placement.division(axes, self.config)
 
     def __call__(
         self,
@@ -137,4 +139,4 @@ class Decoder(nnx.Module):
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Score every token after each row of `DecoderOutput.hidden`, in float32."""
         head = self.embedding if self.head is None else self.head
-        return project(hidden, head.matrix, dtype=jnp.float32)
+        return project(hidden, head.matrix, dtype=jnp.float32, division=head.division)

@@ -1,9 +1,10 @@
 """Products with a weight and sums of rows, each in one order whatever the number of rows.
 
 A position must get the same bits in a step of any shape. XLA adds up a product in an order that it
-chooses by the number of rows, so a CPU has kernels of our own. Where they cannot be had, rows are
-multiplied in tiles of a fixed number, in a loop whose body is one and the same for every step
-(docs/adr/0057). Training needs no such order: what is differentiated is computed as XLA likes.
+chooses by the number of rows, so CPU and TPU have kernels of our own. Where a CPU's cannot be had,
+rows are multiplied in tiles of a fixed number, in a loop whose body is one and the same for every
+step (docs/adr/0057, docs/adr/0059). Training needs no order: what is differentiated is computed as
+XLA likes.
 """
 
 import math
@@ -12,33 +13,40 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Real
 
-from blockdraft_models.decoder.stored import StoredMatrix
-from blockdraft_models.kernels import calls
+from blockdraft_models.decoder.sharding import MODEL_AXIS, Division, sum_over_devices
+from blockdraft_models.decoder.stored import LayerMatrix, StoredMatrix
+from blockdraft_models.kernels import calls, tpu
 from blockdraft_models.kernels.library import in_kernels
 
 TILE_ROWS = 8
 """Rows of a tile: the fewest that XLA's CPU backend multiplies as fast as one."""
 
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
+# Bits of a sum that are added up at once: as many times 2**18 as an int32 holds.
+_PLACE_BITS = 12
 # Numbers that the widest instructions take at once.
 _VECTOR = 16
 
 
 def ordered(
-    plain: Callable[..., Array], kernel: Callable[..., Array], tiled: Callable[..., Array]
+    plain: Callable[..., Array],
+    kernel: Callable[..., Array],
+    tiled: Callable[..., Array],
+    on_tpu: Callable[..., Array],
 ) -> Callable[..., Array]:
-    """Return the function that is `plain` where it is differentiated, and on other than CPUs.
+    """Return the function that is `plain` where it is differentiated, and on a GPU.
 
     On a CPU it is `kernel` if the process has kernels, or else `tiled`, which is made of XLA's own
     operations in shapes that do not depend on the number of rows.
     """
 
     @jax.custom_vjp
-    def function(*operands: Array | StoredMatrix) -> Array:
+    def function(*operands: Array | StoredMatrix | LayerMatrix) -> Array:
         on_cpu = kernel if in_kernels() else tiled
-        result: Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=plain)
+        result: Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, tpu=on_tpu, default=plain)
         return result
 
     function.defvjp(
@@ -48,33 +56,67 @@ def ordered(
     return function
 
 
-Matrix = Real[Array, "out in"] | StoredMatrix
-"""A weight as published, of int8, or in a format of GGUF."""
+Matrix = Real[Array, "out in"] | StoredMatrix | LayerMatrix
+"""A weight as published, of int8, in a format of GGUF, or one of a stack."""
 
 
 def project(
-    x: Float[Array, "rows in"], weight: Matrix, *, dtype: DTypeLike | None = None
+    x: Float[Array, "rows in"],
+    weight: Matrix,
+    *,
+    dtype: DTypeLike | None = None,
+    division: Division | None = None,
 ) -> Float[Array, "rows out"]:
     """Compute `x @ weight.T`; sums are float32.
 
-    The result has the dtype of the rows when None.
+    The result has the dtype of the rows when None. Without a division a TPU adds up as XLA likes.
     """
     name = jnp.dtype(dtype or x.dtype).name
+    if division is None:
+        return _product(x, weight, name, in_tiles=False)
 
+    def on_this_device(x: Array, weight: Matrix) -> Array:
+        if division.axis != 1:
+            return _product(x, weight, name)
+        return sum_over_devices(_product(x, weight, "float32"), jnp.dtype(name))
+
+    whole, columns = PartitionSpec(), PartitionSpec(None, MODEL_AXIS)
+    is_stack = isinstance(weight, LayerMatrix)
+    of_weight = LayerMatrix(division.spec(leading=1), whole) if is_stack else division.spec()
+    projected: Array = jax.shard_map(
+        on_this_device,
+        mesh=division.mesh,
+        in_specs=(columns if division.axis == 1 else whole, of_weight),
+        out_specs=columns if division.axis == 0 else whole,
+        check_vma=False,
+    )(x, weight)
+    return projected
+
+
+def _product(x: Array, weight: Matrix, dtype: str, *, in_tiles: bool = True) -> Array:
     def plain(x: Array, weight: Matrix) -> Array:
         if isinstance(weight, StoredMatrix):
             x, weight = x.astype(jnp.float32), weight.dequantized()
-        return _plain_product(x, weight, name)
+        return _plain_product(x, _alone(weight), dtype)
 
     def tiled(x: Array, weight: Matrix) -> Array:
         return map_tiles(lambda tile: plain(tile, weight), x)
 
     def kernel(x: Array, weight: Matrix) -> Array:
         if isinstance(weight, StoredMatrix):
-            return calls.product(x, weight.blocks, name, weight.format)
-        return calls.product(x, weight, name)
+            return calls.product(x, weight.blocks, dtype, weight.format)
+        return calls.product(x, _alone(weight), dtype)
 
-    return ordered(plain, kernel, tiled)(x, weight)
+    def on_tpu(x: Array, weight: Matrix) -> Array:
+        if not isinstance(weight, LayerMatrix):
+            weight = LayerMatrix(weight[None], jnp.int32(0))
+        return tpu.product(x, weight.stack, weight.layer, dtype)
+
+    return ordered(plain, kernel, tiled, on_tpu if in_tiles else plain)(x, weight)
+
+
+def _alone(weight: Array | LayerMatrix) -> Array:
+    return weight.alone() if isinstance(weight, LayerMatrix) else weight
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -128,7 +170,7 @@ def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
         sums = calls.row_sums(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
         return sums.reshape(x.shape[:-1])
 
-    return ordered(partial(jnp.sum, axis=-1), kernel, _halved_sums)(x)
+    return ordered(partial(jnp.sum, axis=-1), kernel, _halved_sums, _halved_sums)(x)
 
 
 def _halved_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
@@ -144,14 +186,27 @@ def _halved_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
     return x[..., 0]
 
 
-def mean_of_squares(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Return the mean of the squares of each row of a float32 array."""
-    return row_sums(jnp.square(x)) / x.shape[-1]
+def share_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the sum of each float32 row of at most 2**18 numbers from 0 to 1, as of a softmax."""
+    of_cpu = partial(jnp.sum, axis=-1), calls.row_sums, _halved_sums
+    return ordered(*of_cpu, sums_in_whole_numbers)(x)
 
 
-def log_row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
-    """Return the natural logarithm of each row's sum, the same for any number of rows."""
-    sums = row_sums(x)
+def sums_in_whole_numbers(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Add up the same as multiples of 2**-48, whose sum is one in any order and on many devices."""
+    total = jnp.zeros(x.shape[:-1], jnp.float32)
+    for place in range(1, 5):
+        x = x * 2.0**_PLACE_BITS
+        whole = jnp.floor(x)
+        x = x - whole
+        sums = whole.astype(jnp.int32).sum(axis=-1).astype(jnp.float32)
+        total = total + sums * 2.0 ** (-_PLACE_BITS * place)
+    return total
+
+
+def log_share_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
+    """Return the natural logarithms of `share_sums`, the same for any number of rows."""
+    sums = share_sums(x)
     # Logarithms of whole vectors and of single numbers are computed in different ways on CPU.
     # The barriers keep XLA from computing only those that are wanted.
     whole = jnp.pad(sums, (0, -sums.shape[0] % _VECTOR), constant_values=1.0)

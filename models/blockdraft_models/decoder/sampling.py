@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
-from blockdraft_models.decoder.products import row_sums
+from blockdraft_models.decoder.products import share_sums
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 _SEED_BITS = 64
@@ -154,7 +154,7 @@ def _filtered(
     logits = jnp.where(order >= kth[:, None], logits, -jnp.inf)
 
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities = weights / row_sums(weights)[:, None]
+    probabilities = weights / share_sums(weights)[:, None]
     # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
     shares = jnp.round(probabilities * _PROBABILITY_STEPS).astype(jnp.int32)
     wanted = jnp.round(options.top_p * _PROBABILITY_STEPS).astype(jnp.int32)

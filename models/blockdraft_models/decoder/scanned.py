@@ -11,12 +11,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
+from blockdraft_models.decoder.decoder_layer import DecoderLayer
+from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.rope import Rotary
-from blockdraft_models.decoder.sharding import EXPERTS, LAYERS, Placement
+from blockdraft_models.decoder.sharding import LAYERS, Placement
 
 
 class ScannedDecoder(Decoder):
@@ -64,9 +67,9 @@ class ScannedDecoder(Decoder):
         capture: tuple[int, ...],
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         [cache] = caches
-        # A layer of these would be copied, and be most of the weights.
-        graph, *states = nnx.split(self.layer, is_of_experts, ...)
-        experts, stack = states
+        # A layer of these would be copied, and they are nearly all of the weights.
+        graph, *states = nnx.split(self.layer, _is_matrix, ...)
+        matrices, stack = states
         # The place of each layer's output among the captured; the last one is for the others.
         wanted = sorted(set(capture))
         places = jnp.array(
@@ -81,7 +84,7 @@ class ScannedDecoder(Decoder):
 
         def run_layer(
             carry: tuple[Array, LayerCache, Array],
-            layer: tuple[Any, Array, Array | None, Array | None],
+            layer: tuple[Any, Array, Array | None, Array],
         ) -> tuple[tuple[Array, LayerCache, Array], None]:
             x, cache, outputs = carry
             weights, place, applies, number = layer
@@ -91,13 +94,13 @@ class ScannedDecoder(Decoder):
                 if rotaries[1] is not rotary:
                     both = zip(*rotaries, strict=True)
                     rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
-            one = nnx.merge(graph, experts, weights)
-            x, cache = one(x, rotary, cache, attend, reach, number)
+            one = nnx.merge(graph, matrices, weights)
+            _choose_layer(one, number)
+            x, cache = one(x, rotary, cache, attend, reach)
             return (x, cache, outputs.at[place].set(x)), None
 
         outputs = jnp.zeros((len(wanted) + 1, *x.shape), x.dtype)
-        has_experts, layers = self.config.num_experts > 0, self.config.num_layers
-        numbers = jnp.arange(layers, dtype=jnp.int32) if has_experts else None
+        numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
         of_layers = (stack, places, jnp.array(windows) > 0 if windows else None, numbers)
         (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
         captured = [outputs[wanted.index(layer_id)] for layer_id in capture]
@@ -105,9 +108,15 @@ class ScannedDecoder(Decoder):
         return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
 
 
-def is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
-    """Return whether a weight is one of each expert; a filter of `nnx`."""
-    return EXPERTS in weight.get_metadata()["out_sharding"]
+def _is_matrix(_: tuple[Any, ...], weight: Any) -> bool:
+    stacked_axes = weight.get_metadata()["out_sharding"]
+    return len(stacked_axes) > 2
+
+
+def _choose_layer(layer: DecoderLayer, number: Int[Array, ""]) -> None:
+    for _, part in nnx.iter_modules(layer):
+        if isinstance(part, Linear | Experts):
+            part.layer = number
 
 
 def _stack(parts: list[Array], where: NamedSharding | None) -> Shaped[Array, "layers ..."]:

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,6 +34,19 @@ def model_mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.asarray(devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
 
+class Division(NamedTuple):
+    """How the devices of a mesh hold a weight, each of whose products they compute together."""
+
+    mesh: Mesh
+    axis: int | None  # of the weight, of which each device holds a part; None if it holds all
+
+    def spec(self, leading: int = 0) -> PartitionSpec:
+        """Return that of the weight, which may be stacked along some axes more."""
+        if self.axis is None:
+            return PartitionSpec()
+        return PartitionSpec(*[None] * (leading + self.axis), MODEL_AXIS)
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Decides where each weight lies on a mesh, which has the axis `MODEL_AXIS`."""
@@ -60,6 +73,12 @@ class Placement:
             for axis in axes
         ]
         return NamedSharding(self.mesh, PartitionSpec(*names))
+
+    def division(self, axes: Axes, config: DecoderConfig) -> Division:
+        """Return the same for those who compute with the weight."""
+        names = tuple(self.sharding(axes, config).spec)
+        divided = MODEL_AXIS in names and self.mesh.size > 1
+        return Division(self.mesh, names.index(MODEL_AXIS) if divided else None)
 
 
 def sum_over_devices(

@@ -1,11 +1,11 @@
-"""Matrices in formats of GGUF, which the kernels multiply as they are stored."""
+"""Matrices as they are held: in a format of GGUF, or among those of all layers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, UInt8
+from jaxtyping import Array, Float32, Real, UInt8
 
 Format = Literal["Q4_0", "Q4_1", "Q8_0"]
 """A number of bits, and whether 32 elements share an offset (1) or only a scale (0)."""
@@ -51,6 +51,20 @@ class StoredMatrix:
     def __getitem__(self, rows: Any) -> "StoredMatrix":
         """Return some rows."""
         return StoredMatrix(self.blocks[rows], self.format)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class LayerMatrix:
+    """One layer's matrix, which to slice out of the stack would copy; a pytree."""
+
+    stack: Any  # Real[Array, "layers out in"]
+    layer: Any  # Int[Array, ""]
+
+    def alone(self) -> Real[Array, "out in"]:
+        """Return the matrix by itself."""
+        matrix: Array = self.stack[self.layer]
+        return matrix
 
 
 def _half_floats(parts: UInt8[Array, "rows blocks 2"]) -> Float32[Array, "rows blocks 1"]:

@@ -1,13 +1,13 @@
 """The parts of a step give the same bits for a row whatever is computed beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blockdraft_models.decoder.products import mean_of_squares, row_sums
+from blockdraft_models.decoder.products import row_sums, share_sums, sums_in_whole_numbers
 from blockdraft_verifier.device.portable_attention import RaggedBatch, attend
 
 pytestmark = pytest.mark.usefixtures("arithmetic")
@@ -31,16 +31,36 @@ def test_no_rows_have_no_sums() -> None:
 
 
 def test_leading_axes_are_kept() -> None:
-    x = np.random.default_rng(0).standard_normal((2, 3, 5, 70)).astype(np.float32)
-    found = jax.jit(mean_of_squares)(x)
-    assert found.shape == (2, 3, 5)
-    np.testing.assert_allclose(found, np.mean(np.square(x, dtype=np.float64), -1), rtol=1e-5)
+    x = np.random.default_rng(0).random((2, 3, 5, 70), np.float32)
+    sums = jax.jit(row_sums)(x)
+    assert sums.shape == (2, 3, 5)
+    np.testing.assert_allclose(sums, np.sum(x, axis=-1, dtype=np.float64), rtol=1e-6)
 
 
-def test_gradients_of_a_mean_of_squares() -> None:
+def test_gradients_of_sums() -> None:
     x = np.random.default_rng(0).standard_normal((3, 130)).astype(np.float32)
-    gradient = jax.jit(jax.grad(lambda x: mean_of_squares(x).sum()))(x)
-    np.testing.assert_allclose(gradient, 2 * x / 130, rtol=1e-5)
+    gradient = jax.jit(jax.grad(lambda x: row_sums(x * x).sum()))(x)
+    np.testing.assert_allclose(gradient, 2 * x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sums", [share_sums, sums_in_whole_numbers])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 3000.0])
+def test_sums_of_shares(sums: Callable[[jax.Array], jax.Array], spread: float) -> None:
+    logits = np.random.default_rng(0).standard_normal((5, 50_000)) * spread
+    x = np.exp(logits - logits.max(axis=1, keepdims=True)).astype(np.float32)
+    found = np.asarray(jax.jit(sums)(x))
+    np.testing.assert_allclose(found, x.sum(axis=1, dtype=np.float64), rtol=1e-6)
+
+
+def test_whole_numbers_have_one_sum_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((4, 1 << 18), np.float32) ** 20
+    x[0] = 1.0
+    found = np.asarray(jax.jit(sums_in_whole_numbers)(x))
+    assert found[0] == 1 << 18
+    for _ in range(3):
+        again = np.asarray(jax.jit(sums_in_whole_numbers)(x[:, rng.permutation(1 << 18)]))
+        np.testing.assert_array_equal(again, found)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from blockdraft_models.decoder.products import log_row_sums
+from blockdraft_models.decoder.products import log_share_sums
 from blockdraft_models.decoder.sampling import (
     SamplingArrays,
     filter_logits,
@@ -93,7 +93,7 @@ def log_probabilities(
 
     def compute() -> LogProbs:
         centered = logits - logits.max(axis=-1, keepdims=True)
-        values = centered - log_row_sums(jnp.exp(centered))[:, None]
+        values = centered - log_share_sums(jnp.exp(centered))[:, None]
         top, ids = jax.lax.top_k(values, count)
         chosen = jnp.take_along_axis(values, tokens[:, None], axis=1)[:, 0]
         return LogProbs(chosen, ids.astype(jnp.int32), top)

@@ -59,9 +59,8 @@ def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
 # By JAX's name of the platform, for every element type:
 #
 # * cpu: how a row is rounded is the products' own business there (docs/adr/0057).
-# * tpu: a step of one token is compiled for another unit, which rounds differently; and a lone
-#   sequence with blocks of up to 16 then has a single program for plain and for drafted steps
-#   (docs/adr/0019).
+# * tpu: it is so there too (docs/adr/0059). A lone sequence with blocks of up to 16 has a single
+#   program for plain and for drafted steps, and products take no longer for 16 rows than for one.
 # * gpu: not known; nothing was measured there.
 _LEAST_TOKENS = {"cpu": 1, "tpu": 16, "gpu": 1}
 

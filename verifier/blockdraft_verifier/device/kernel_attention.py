@@ -22,7 +22,8 @@ from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 LANES = 128
 # What the kernel holds in fast memory at once: two blocks of this many positions of the context,
-# and this many queries. The library's own tables need a TPU at hand to choose from.
+# and this many queries, the same in every step: so its products have one order. The library's own
+# tables need a TPU at hand to choose from.
 CONTEXT_BLOCK_TOKENS = 512
 QUERY_BLOCK_TOKENS = 32
 
@@ -87,7 +88,8 @@ def ragged_paged_attention(
     """
     tokens, _, head_dim = q.shape
     _, page_size, _, width = cache.shape
-    wide = jnp.pad(q, ((0, 0), (0, 0), (0, width - head_dim)))
+    missing = max(0, QUERY_BLOCK_TOKENS - tokens)
+    wide = jnp.pad(q, ((0, missing), (0, 0), (0, width - head_dim)))
     live = jnp.sum(jnp.diff(batch.row_starts) > 0, dtype=jnp.int32)
     most_pages = batch.page_table.shape[1]
     out: Array = kernel(
@@ -100,6 +102,6 @@ def ragged_paged_attention(
         sm_scale=head_dim**-0.5,
         sliding_window=window or None,
         num_kv_pages_per_block=min(most_pages, max(1, CONTEXT_BLOCK_TOKENS // page_size)),
-        num_queries_per_block=min(tokens, QUERY_BLOCK_TOKENS),
+        num_queries_per_block=QUERY_BLOCK_TOKENS,
     )
-    return out[..., :head_dim]
+    return out[:tokens, :, :head_dim]

@@ -125,7 +125,11 @@ class TargetStep:
         def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, PagedCache]:
             return self._run(jax.tree.unflatten(tree, leaves), *rest)
 
-        step = jax.jit(run, donate_argnums=(2,), out_shardings=places)
+        options = {}
+        if layout.mesh is not None and layout.mesh.devices.flat[0].platform == "tpu":
+            # Else what is rounded would depend on what is fused, and that on the bucket.
+            options = {"xla_allow_excess_precision": False}
+        step = jax.jit(run, donate_argnums=(2,), out_shardings=places, compiler_options=options)
         return step.lower(*described)
 
     def _run(

@@ -31,8 +31,8 @@ _WIDTH = LANES // 2
 _TILE_QUERIES = 2048
 # Pages that one step reads, each an operand of the kernel.
 _MOST_PAGES = 16
-# Queries come by whole registers of bfloat16, so no product is one with a vector.
-_SUBLANES = 16
+# Queries that are multiplied at once, the same in every step: so products have one order.
+_ROWS = 64
 # Before any key: lower than every score, but finite.
 _LOWEST = -1e30
 
@@ -70,7 +70,7 @@ def ragged_paged_attention(
     lanes = width if apart else 2 * width
     queries = in_tiles(q.astype(cache.dtype), tiles, kv_heads)
     live_queries = queries.shape[2]
-    count = live_queries + -live_queries % _SUBLANES
+    count = live_queries + -live_queries % _ROWS
     filler = ((0, 0), (0, 0), (0, count - live_queries), (0, lanes - head_dim))
     queries = jnp.pad(queries, filler)
     # As if it were the first key seen.
@@ -158,10 +158,8 @@ def _kernel(
     @pl.when(block <= last_page[tile] // pages)
     def add() -> None:
         size = pages * context[0].shape[0]
-        query = jax.lax.broadcasted_iota(jnp.int32, (count, size), 0)
-        key = jax.lax.broadcasted_iota(jnp.int32, (count, size), 1)
-        distance = start[tile] + jax.lax.div(query, jnp.int32(group)) - block * size - key
-        visible = (distance >= 0) & (distance < window[0])
+        query = jax.lax.broadcasted_iota(jnp.int32, (_ROWS, size), 0)
+        key = jax.lax.broadcasted_iota(jnp.int32, (_ROWS, size), 1)
         for head in range(kv_heads):
             place = head * (2 if apart else 1) * lanes
 
@@ -171,18 +169,23 @@ def _kernel(
 
             keys = part(place)
             values = part(place + lanes) if apart else keys
-            scores = jax.lax.dot_general(
-                queries[head], keys, _OVER_LAST, preferred_element_type=jnp.float32
-            )
-            scores = jnp.where(visible, scores * scale, -jnp.inf)
-            before = top[head]
-            highest = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))
-            weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
-            top[head] = highest
-            total[head] = total[head] * shrink + jnp.sum(weights, axis=1, keepdims=True)
-            mixed[head] = mixed[head] * shrink + jnp.dot(
-                weights.astype(values.dtype), values, preferred_element_type=jnp.float32
-            )
+            for begin in range(0, count, _ROWS):
+                token = jax.lax.div(begin + query, jnp.int32(group))
+                distance = start[tile] + token - block * size - key
+                visible = (distance >= 0) & (distance < window[0])
+                rows = head, slice(begin, begin + _ROWS)
+                scores = jax.lax.dot_general(
+                    queries[rows], keys, _OVER_LAST, preferred_element_type=jnp.float32
+                )
+                scores = jnp.where(visible, scores * scale, -jnp.inf)
+                before = top[rows]
+                highest = jnp.maximum(before, jnp.max(scores, axis=1, keepdims=True))
+                weights, shrink = jnp.exp(scores - highest), jnp.exp(before - highest)
+                top[rows] = highest
+                total[rows] = total[rows] * shrink + jnp.sum(weights, axis=1, keepdims=True)
+                mixed[rows] = mixed[rows] * shrink + jnp.dot(
+                    weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+                )
 
     @pl.when(step == pl.num_programs(1) - 1)
     def finish() -> None:

@@ -1,0 +1,153 @@
+"""Products and norms on TPU in one order: Pallas kernels that know no row's place, nor its company.
+
+Rows come in tiles of a fixed number, and every tile meets the same instructions. What XLA would
+compile differs with the number of rows (docs/adr/0059). A tile is as high as a matrix unit, so a
+step of few tokens waits for its weights, and not for the rows that fill its tile up.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, DTypeLike, Float, Int, Real
+
+TILE_ROWS = 128
+"""Rows of a tile."""
+
+_LANES = 128
+# Elements of the inner axis that are added up at once.
+_INNER = 4096
+# Of fast memory: a block of the weight, of which there are two; the rows; all.
+_WEIGHT_BYTES, _ROW_BYTES, _ALL_BYTES = 4 << 20, 16 << 20, 48 << 20
+
+_OVER_LAST_AXES = (((1,), (1,)), ((), ()))
+
+
+def left_in_place(weights: Array) -> Array:
+    """Return weights of which a kernel reads a part; XLA would fetch all of them ahead of it."""
+    constrained: Array = pltpu.with_memory_space_constraint(weights, pltpu.HBM)
+    return constrained
+
+
+def block_sizes(width: int, out_width: int, dtype: DTypeLike) -> tuple[int, int]:
+    """Return how much of the inner axis is added up at once, a divisor, and of how many outputs."""
+    sizes = range(_INNER, 0, -_LANES)
+    inner = next((size for size in sizes if width % size == 0), width)
+    outs = _WEIGHT_BYTES // (inner * jnp.dtype(dtype).itemsize) // _LANES * _LANES
+    return inner, min(max(outs, _LANES), out_width)
+
+
+def product(
+    x: Float[Array, "rows in"],
+    weights: Real[Array, "layers out in"],
+    layer: Int[Array, ""],
+    dtype: DTypeLike,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "rows out"]:
+    """Compute `x @ weights[layer].T`, reading nothing of other layers; totals are float32.
+
+    `interpret` is for tests on a CPU.
+    """
+    row_count, width = x.shape
+    out_width = weights.shape[1]
+    inner, outs = block_sizes(width, out_width, x.dtype)
+    most_tiles = max(1, _ROW_BYTES // (TILE_ROWS * width * x.dtype.itemsize))
+    tiles = min(math.ceil(row_count / TILE_ROWS), most_tiles)
+    rows = tiles * TILE_ROWS
+    projected: Array = pl.pallas_call(
+        partial(_multiply, tiles=tiles, inner=inner),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(math.ceil(row_count / rows), math.ceil(out_width / outs), width // inner),
+            in_specs=[
+                pl.BlockSpec((rows, width), lambda row, out, block, layer: (row, 0)),
+                pl.BlockSpec(
+                    (None, outs, inner), lambda row, out, block, layer: (layer[0], out, block)
+                ),
+            ],
+            out_specs=pl.BlockSpec((rows, outs), lambda row, out, block, layer: (row, out)),
+            scratch_shapes=[pltpu.VMEM((rows, outs), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((row_count, out_width), dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=_ALL_BYTES,
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * row_count * width * out_width,
+            bytes_accessed=out_width * width * weights.dtype.itemsize + x.size * x.dtype.itemsize,
+            transcendentals=0,
+        ),
+        interpret=interpret,
+        name="tile_product",
+    )(layer[None], x, left_in_place(weights))
+    return projected
+
+
+def _multiply(
+    layer: Any, x: Any, weight: Any, out: Any, totals: Any, *, tiles: int, inner: int
+) -> None:
+    block = pl.program_id(2)
+    matrix = weight[...].astype(x.dtype)
+    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    columns: Any = slice(None)
+    if x.shape[1] > inner:
+        columns = pl.ds(pl.multiple_of(block * inner, inner), inner)
+
+    @pl.when(block == 0)
+    def begin() -> None:
+        totals[...] = jnp.zeros_like(totals)
+
+    def add(tile: Any, carry: None) -> None:
+        rows = pl.ds(tile * TILE_ROWS, TILE_ROWS)
+        totals[rows, :] += jax.lax.dot_general(
+            x[rows, columns],
+            matrix,
+            _OVER_LAST_AXES,
+            precision=precision,
+            preferred_element_type=jnp.float32,
+        )
+
+    jax.lax.fori_loop(0, tiles, add, None)
+
+    @pl.when(block == pl.num_programs(2) - 1)
+    def finish() -> None:
+        out[...] = totals[...].astype(out.dtype)
+
+
+def by_tiles(
+    function: Callable[[Array, Array], Array],
+    x: Float[Array, "rows width"],
+    scale: Float[Array, " width"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "rows width"]:
+    """Compute `function(x, scale)`, which changes each row by itself."""
+    rows, width = x.shape
+    of_tile = pl.BlockSpec((TILE_ROWS, width), lambda tile: (tile, 0))
+
+    def kernel(x: Any, scale: Any, out: Any) -> None:
+        out[...] = function(x[...], scale[0])
+
+    changed: Array = pl.pallas_call(
+        kernel,
+        grid=(math.ceil(rows / TILE_ROWS),),
+        in_specs=[of_tile, pl.BlockSpec((1, width), lambda tile: (0, 0))],
+        out_specs=of_tile,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",), vmem_limit_bytes=_ALL_BYTES
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=4 * x.size, bytes_accessed=2 * x.size * x.dtype.itemsize, transcendentals=rows
+        ),
+        interpret=interpret,
+        name="tile_norm",
+    )(x, scale[None])
+    return changed
