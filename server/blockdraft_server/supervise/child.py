@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -23,6 +23,9 @@ _CHECK_TIMEOUT_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 # A single health check may stay unanswered because the machine was suspended.
 _PROBES = 2
+# So many times as long may a process be silent whose main thread gets turns: on a machine with ten
+# busy processes for each core, all takes ten times as long.
+_SLOW_FACTOR = 12
 _LAST_WORDS_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
 # Bytes kept for a reader that is slow; the output of all processes in minutes.
@@ -100,6 +103,22 @@ def terminal() -> BinaryIO:
     return open(2, "wb", buffering=0, closefd=False)
 
 
+class ProcessorTime(NamedTuple):
+    """What a thread has had of processors."""
+
+    seconds: float
+    turns: int
+
+    @classmethod
+    def of_main_thread(cls, pid: int) -> "ProcessorTime":
+        """Return what the thread has had that runs a process's event loop; nothing if unknown."""
+        try:
+            ran, _, turns = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+        except (OSError, ValueError):  # not Linux, or just ended
+            return cls(0.0, 0)
+        return cls(ran / 1e9, turns)
+
+
 class Child:
     """A running process. It dies with its parent, also when the parent is killed (on Linux).
 
@@ -157,20 +176,35 @@ class Child:
             await asyncio.sleep(_CHECK_SECONDS)
 
     async def hung(self, patience_seconds: float) -> None:
-        """Return once the process has left health checks unanswered for so long.
+        """Return once the process hangs.
 
-        Any response will do, and so will a closed port: that process is about to end.
+        It has left health checks unanswered for `patience_seconds` in which its main thread had no
+        turn on a processor, or so much processor time; or for `_SLOW_FACTOR` times as long. So a
+        process is not taken to hang that is only slow. Any response will do, and so will a closed
+        port: that process is about to end.
         """
         missed = 0
+        silence: tuple[float, ProcessorTime] | None = None
         while missed < _PROBES:
-            try:
-                await self._health(patience_seconds / _PROBES)
-                missed = 0
-            except grpc.aio.AioRpcError as error:
-                late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                missed = missed + 1 if late else 0
-            if not missed:
+            asked_at, had = time.monotonic(), ProcessorTime.of_main_thread(self.pid)
+            if await self._responds(patience_seconds / _PROBES):
+                missed, silence = 0, None
                 await asyncio.sleep(_PROBE_SECONDS)
+                continue
+            silent_from, had_before = silence = silence or (asked_at, had)
+            now, has_had = time.monotonic(), ProcessorTime.of_main_thread(self.pid)
+            missed = missed + 1 if has_had == had else 0
+            loops = has_had.seconds - had_before.seconds >= patience_seconds
+            if loops or now - silent_from >= _SLOW_FACTOR * patience_seconds:
+                return
+
+    async def _responds(self, seconds: float) -> bool:
+        """Whether a health check ends in time, however it ends."""
+        try:
+            await self._health(seconds)
+        except grpc.aio.AioRpcError as error:
+            return error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return True
 
     async def _health(self, seconds: float) -> int:
         """Ask for the health, and wait for so many seconds."""

@@ -165,6 +165,22 @@ async def test_a_child_that_hangs_is_replaced_unless_it_is_still_loading(family:
         os.kill(before["loading"], signal.SIGCONT)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for turns")
+async def test_a_child_that_is_slow_is_left_alone_and_one_that_loops_is_replaced(
+    family: Family,
+) -> None:
+    sink = io.BytesIO()
+    children = [family.dummy("slow", "--slow"), family.dummy("looping")]
+    supervisor = Supervisor(children, QUICK, sink, hang_seconds=0.5)
+    async with running(supervisor):
+        before = process_ids(supervisor)
+        for pid in before.values():
+            os.kill(pid, signal.SIGUSR2)
+        await until(lambda: process_ids(supervisor).get("looping", 0) not in (0, before["looping"]))
+        await until(lambda: b"slow was slow" in sink.getvalue() or not runs(before["slow"]))
+        assert process_ids(supervisor)["slow"] == before["slow"]
+
+
 @pytest.mark.parametrize(
     ("end", "message", "starts"),
     [
