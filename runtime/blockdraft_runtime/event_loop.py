@@ -21,7 +21,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Loading:
-    """Runs one function in a thread of its own, for which a process that is to stop does not wait.
+    """Runs a function in a thread of its own, for which a process that is to stop does not wait.
 
     The threads of executors are waited for at the end of a process, and nothing can make one stop
     that compiles.
@@ -61,9 +61,13 @@ class Loading:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, settle, outcome)
 
-        self._thread = threading.Thread(target=load, name="loading", daemon=True)
-        self._thread.start()
+        self.spawn(load)
         return await future
+
+    def spawn(self, function: Callable[[], None]) -> None:
+        """Run the function on a thread; the one before has ended."""
+        self._thread = threading.Thread(target=function, name="loading", daemon=True)
+        self._thread.start()
 
     def leave(self) -> None:
         """End the process with status 0 if the function still runs.

@@ -20,6 +20,7 @@ from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.process import model_name
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.status import add_strictly
+from blockdraft_verifier.device.guest import GuestRunner
 from blockdraft_verifier.drafting.link import GrpcDraftLink
 from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
@@ -124,7 +125,10 @@ class VerifierApp:
             self._metrics,
             guard=self._guard,
             on_failure=on_failure,
-            self_test=partial(enforce, runner, allow_inexact=settings.engine.allow_inexact),
+            self_test=partial(enforce, allow_inexact=settings.engine.allow_inexact),
+            # The processes of a slice compile at the same time, before they run anything else.
+            guest=partial(GuestRunner, runner) if settings.slice is None else None,
+            spawn=self.loading.spawn,
         )
         grammars = GrammarCompiler(partial(tokenizer_of, settings.target, vocab_size))
         name = model_name(settings.target)

@@ -167,9 +167,8 @@ class InProcessDecoder:
         self._metrics = VerifierMetrics(CollectorRegistry())
         vocab_size = checkpoint.config.vocab_size
         self.runner = ModelRunner(decoder, config)
-        test = None if self_test is None else functools.partial(self_test, self.runner)
         self._engine = Engine(
-            self.runner, config, self._link, vocab_size, self._metrics, self_test=test
+            self.runner, config, self._link, vocab_size, self._metrics, self_test=self_test
         )
 
     @property

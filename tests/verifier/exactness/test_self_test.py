@@ -102,7 +102,7 @@ def test_an_engine_tests_what_it_compiled_and_decodes_the_same_after_it() -> Non
     decoder = tiny()
     plain = make_engine(decoder, config=BFLOAT16)
     runner = ModelRunner(decoder, BFLOAT16)
-    tested = engine_over(runner, BFLOAT16, self_test=lambda seconds: self_test(runner))
+    tested = engine_over(runner, BFLOAT16, self_test=lambda runner, seconds: self_test(runner))
     assert plain.exactness is None
     assert tested.exactness is not None
     assert tested.exactness.exact, tested.exactness.summary()
@@ -118,7 +118,7 @@ def enforced(kind: type[Decoder], *, allow_inexact: bool = False) -> Engine:
     """Return an engine that was tested as in service, as if all its steps took as long."""
     runner = ModelRunner(tiny(kind, num_layers=1), SMALL)
 
-    def test(seconds: Mapping[Bucket, float]) -> Exactness:
+    def test(runner: ModelRunner, seconds: Mapping[Bucket, float]) -> Exactness:
         return enforce(runner, dict.fromkeys(seconds, 1.0), allow_inexact=allow_inexact)
 
     return engine_over(runner, SMALL, self_test=test)

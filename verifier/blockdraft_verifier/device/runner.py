@@ -102,6 +102,9 @@ class StepRunner(Protocol):
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`, and call `meanwhile` once while the target computes."""
 
+    def take_steps(self, other: Any) -> None:
+        """Run from now on what another one over the same target was warmed up for."""
+
 
 class ModelRunner:
     """Holds weights and cache on the device and runs compiled steps over them.
@@ -110,6 +113,9 @@ class ModelRunner:
         buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
     """
+
+    # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
+    _compilers = 2
 
     def __init__(
         self,
@@ -138,7 +144,8 @@ class ModelRunner:
             mesh=mesh,
             stacked=isinstance(decoder, ScannedDecoder),
         )
-        self._cache = allocate_cache(self.layout)
+        # A guest's steps use the same: each consumes it and leaves another in its place.
+        self._cache = [allocate_cache(self.layout)]
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
         self.buckets: tuple[Bucket, ...] = ()
         self._served: tuple[Bucket, ...] = ()
@@ -205,8 +212,7 @@ class ModelRunner:
                 with one_at_a_time:
                     self._run_padding(bucket, self._timed_context)
 
-        # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
-        with ThreadPoolExecutor(max_workers=2) as executor:
+        with ThreadPoolExecutor(self._compilers) as executor:
             for done, _ in enumerate(executor.map(prepare, self.buckets), start=1):
                 progress(done, len(self.buckets))
 
@@ -220,6 +226,12 @@ class ModelRunner:
     def compile_mirrored(self, what: bytes) -> None:
         """Compile what the leader of the slice does."""
         self.compile(*read_compilation(what))
+
+    def take_steps(self, other: "ModelRunner") -> None:
+        """Run from now on the steps that another one over the same cache has compiled."""
+        self._features, self.max_block = other._features, other.max_block
+        self.buckets, self._served = other.buckets, other._served
+        self._steps, self._no_limits = other._steps, other._no_limits
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`, in the smallest shape that holds them."""
@@ -261,7 +273,7 @@ class ModelRunner:
         firsts = np.arange(self.model.num_layers, dtype=np.int32) * self.layout.num_pages
         return [
             layer
-            for cache in self._cache.layers
+            for cache in self._cache[0].layers
             for layer in (
                 np.asarray(cache.pages[firsts[:, None] + index])
                 if isinstance(cache, LayeredCache)
@@ -290,7 +302,7 @@ class ModelRunner:
             rows,
             bucket,
             page_size=self.settings.page_size,
-            num_pages=self.settings.num_pages,
+            num_pages=self.layout.num_pages,
             max_pages=self._max_pages,
         )
 
@@ -300,10 +312,10 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.run(self.buckets.index(bucket), (inputs, limits))
         outputs: StepOutputs
-        outputs, self._cache = self._steps[bucket](
+        outputs, self._cache[0] = self._steps[bucket](
             self._leaves,
             self._features.projection,
-            self._cache,
+            self._cache[0],
             inputs,
             self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
         )
@@ -332,18 +344,19 @@ class ModelRunner:
         Without context they are the least of two, because on a slice the first is the step's first
         run.
         """
-        samples = []
-        for _ in range(1 if context else TIMED_RUNS):
-            started = time.perf_counter()
-            self._run_padding(bucket, context)
-            samples.append(time.perf_counter() - started)
-        return min(samples)
+        runs = 1 if context else TIMED_RUNS
+        return min(self._run_padding(bucket, context) for _ in range(runs))
 
-    def _run_padding(self, bucket: Bucket, context: int) -> None:
-        """Run a step of padding but for its attention, which writes nothing to the cache."""
+    def _run_padding(self, bucket: Bucket, context: int) -> float:
+        """Run a step of padding but for its attention, which writes nothing to the cache.
+
+        Return its seconds.
+        """
         inputs = self._pack((), bucket)
         inputs = inputs._replace(batch=reading(inputs.batch, context))
+        started = time.perf_counter()
         jax.block_until_ready(self._execute(bucket, inputs).bonus)
+        return time.perf_counter() - started
 
 
 def _split_log_probs(

@@ -122,8 +122,13 @@ class DraftSync:
         """Requests to the drafter that have no response yet."""
         return len(self._pending)
 
-    def poll(self) -> DrafterDescription | None:
-        """Notice a new connection, or the end of an idle one; return a new one's description."""
+    def poll(
+        self, usable: Callable[[DrafterDescription], bool] = lambda drafter: True
+    ) -> DrafterDescription | None:
+        """Notice a new connection, or the end of an idle one; return a new one's description.
+
+        A drafter that is not usable yet is left for a later call.
+        """
         if self._transport is not None and not self._pending:
             try:
                 # No response is due, so only the end of the stream can arrive.
@@ -133,6 +138,8 @@ class DraftSync:
                 self._lose_transport(error)
         transport = self._link.current()
         if transport is self._transport or transport is None:
+            return None
+        if not usable(transport.description):
             return None
         self._forget_caches()
         self._transport = transport

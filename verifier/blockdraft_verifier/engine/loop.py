@@ -9,15 +9,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.runner import MeasuredSteps, StepResult, StepRunner
+from blockdraft_verifier.device.runner import StepResult, StepRunner
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
@@ -33,6 +32,7 @@ from blockdraft_verifier.engine.listeners import (
 )
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.engine.policy import DraftLengths
+from blockdraft_verifier.engine.preparation import Guest, Preparation, Prepared, SelfTest, spawn
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
@@ -66,16 +66,19 @@ class Engine:
         metrics: VerifierMetrics,
         *,
         guard: RecompilationGuard | None = None,
-        self_test: Callable[[Mapping[Bucket, float]], Exactness] | None = None,
+        self_test: SelfTest | None = None,
+        guest: Guest | None = None,
+        spawn: Callable[[Callable[[], None]], None] = spawn,
         on_failure: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Drive `runner`; `warm_up` must follow before `step` or `start`."""
+        """Drive `runner`; `warm_up` must follow before `step` or `start`.
+
+        A `guest` compiles for a late drafter, on a thread of `spawn`; without one serving waits.
+        """
         self._runner = runner
         self.settings = settings
         self.metrics = metrics
-        self._guard = guard
-        self._self_test = self_test
         self.exactness: Exactness | None = None
         self._on_failure = on_failure
         self._clock = clock
@@ -92,6 +95,9 @@ class Engine:
         self._listeners = Listeners()
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._preparation = Preparation(
+            self_test, guard, guest, spawn, self._pages, self._inbox.put
+        )
         self._ids = itertools.count(1)
         # Sequences submitted and not ended; any thread may ask how many there are.
         self._held: set[Sequence] = set()
@@ -106,7 +112,11 @@ class Engine:
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every step for the drafter that is there now, or for none."""
         drafter = self.drafts.poll() if self.drafts is not None else None
-        self._adopt(drafter, progress)
+        features = NO_FEATURES if drafter is None else drafter.features
+        max_block = self.lengths.most_tokens(1 if drafter is None else drafter.block_size)
+        self._use(self._preparation.prepare(self._runner, features, max_block, progress))
+        if drafter is not None:
+            self._attach(drafter)
 
     def submit(
         self,
@@ -231,61 +241,63 @@ class Engine:
         for sequence in ended:
             self._listeners.forget(sequence)
 
-    def _adopt(
-        self, drafter: DrafterDescription | None, progress: Callable[[int, int], None]
-    ) -> None:
-        """Compile for `drafter`'s features and blocks, unless that has been done."""
-        # Compiling takes minutes, and tokens that were gained shall not wait for it.
+    def _ready_for(self, drafter: DrafterDescription) -> bool:
+        """Whether there are steps for a drafter; if not, have them made."""
+        features, max_block = drafter.features, self.lengths.most_tokens(drafter.block_size)
+        if self._runner.compiled_for(features, max_block):
+            return True
+        if self._preparation.begin(features, max_block, self._use):
+            return False
+        # Tokens that were gained shall not wait for it, and the self-test overwrites pages.
         self.conclude()
-        features = drafter.features if drafter is not None else NO_FEATURES
-        max_block = self.lengths.use_blocks(drafter.block_size if drafter is not None else 1)
-        self.scheduler.max_block = max_block
+        self.scheduler.preempt_all()
+        self._use(self._preparation.prepare(self._runner, features, max_block))
+        return True
+
+    def _use(self, prepared: Prepared) -> None:
+        """Run prepared steps from now on."""
+        if prepared.runner is not self._runner:
+            self._runner.take_steps(prepared.runner)
+        measured, exactness = prepared.measured, prepared.exactness
+        if exactness is not None:
+            self.exactness = exactness
+            self.metrics.publish_exactness(exactness)
+            if exactness.padded:
+                limits = self.settings.scheduler
+                tokens = min(limits.max_step_tokens, exactness.step_tokens)
+                self.scheduler.settings = replace(limits, max_step_tokens=tokens)
+        self.scheduler.max_block = self.lengths.use_blocks(prepared.max_block)
+        self.lengths.costs = CostModel(measured.seconds, measured.context_seconds)
+        self.watch.expect(measured.slowest(self.settings.scheduler.max_context_tokens))
+        # Pages written so far have no features of this form, so nothing can be drafted from them:
+        # their sequences are decoded plainly to the end, and no others take them over.
+        self._pages.forget_contents()
+        for sequence in self.scheduler.running:
+            sequence.draftable = sequence.names_pages = False
+        if prepared.features.layer_ids:
+            sizes = self.settings.num_pages, self.settings.page_size
+            self._features = FeatureStore(*sizes, self._runner.feature_width)
+
+    def _attach(self, drafter: DrafterDescription) -> None:
+        """Draft with a drafter for which there are steps."""
+        self.scheduler.max_block = self.lengths.use_blocks(drafter.block_size)
         self.lengths.forget_acceptance()
-        costs = self.lengths.costs
-        if costs is None or not self._runner.compiled_for(features, max_block):
-            if self._guard is not None:
-                self._guard.disarm()
-            measured = self._runner.warm_up(features, max_block, progress)
-            # Pages written so far have no features of this form, so nothing can be drafted from
-            # them, and the self-test overwrites them: sequences compute theirs again.
-            self.scheduler.preempt_all()
-            self._pages.forget_contents()
-            measured = self._test_exactness(measured)
-            costs = CostModel(measured.seconds, measured.context_seconds)
-            self.lengths.costs = costs
-            self.watch.expect(measured.slowest(self.settings.scheduler.max_context_tokens))
-            if self._guard is not None:
-                self._guard.arm()
-            if features.layer_ids:
-                sizes = self.settings.num_pages, self.settings.page_size
-                self._features = FeatureStore(*sizes, self._runner.feature_width)
-        if drafter is not None and self.drafts is not None and self._features is not None:
-            costs.drafts = DraftCosts(
+        if (
+            self.drafts is not None
+            and self._features is not None
+            and self.lengths.costs is not None
+        ):
+            self.lengths.costs.drafts = DraftCosts(
                 drafter.block_size, drafter.step_seconds, drafter.shortest_step_seconds
             )
             self.drafts.use_features(self._features)
 
-    def _test_exactness(self, measured: MeasuredSteps) -> MeasuredSteps:
-        """Return what was measured of the steps that are served after the self-test."""
-        if self._self_test is None:
-            return measured
-        started = self._clock()
-        self.exactness = self._self_test(measured.seconds)
-        logger.info("self-test of %.1f s", self._clock() - started)
-        self.exactness.log(measured.seconds)
-        self.metrics.publish_exactness(self.exactness)
-        if self.exactness.padded:
-            limits = self.settings.scheduler
-            tokens = min(limits.max_step_tokens, self.exactness.step_tokens)
-            self.scheduler.settings = replace(limits, max_step_tokens=tokens)
-        return measured.without(self.exactness.padded)
-
     def _collect_drafts(self) -> DraftTimes:
         if self.drafts is None:
             return DraftTimes()
-        arrived = self.drafts.poll()
+        arrived = self.drafts.poll(self._ready_for)
         if arrived is not None:
-            self._adopt(arrived, lambda done, total: None)
+            self._attach(arrived)
         return self._collect("all" if self.settings.draft_groups == 1 else "none")
 
     def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
@@ -362,7 +374,8 @@ class Engine:
             raise EngineStoppedError("the engine has stopped")
 
     def _drain_inbox(self) -> None:
-        while not self._inbox.empty():
+        # Only what is there now: a step comes between two turns of a guest.
+        for _ in range(self._inbox.qsize()):
             self._inbox.get()()
 
     def _publish_load(self) -> None:

@@ -180,8 +180,12 @@ class DraftLengths:
 
     def use_blocks(self, drafter_block: int) -> int:
         """Draft within blocks of a new size, 1 without a drafter; return most tokens of a row."""
-        self._max_block = max(drafter_block, self._prompt_lookup_block)
+        self._max_block = self.most_tokens(drafter_block)
         return self._max_block
+
+    def most_tokens(self, drafter_block: int) -> int:
+        """Return most tokens of a row that is drafted for within blocks of this size."""
+        return max(drafter_block, self._prompt_lookup_block)
 
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""

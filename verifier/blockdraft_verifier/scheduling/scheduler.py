@@ -333,12 +333,14 @@ class Scheduler:
         sequence.pages = no_pages()
         sequence.page_hashes = []
         sequence.committed = 0
+        sequence.names_pages = True
         sequence.draft = None
         sequence.awaiting_draft = False
 
     def _name_pages(self, sequence: Sequence) -> None:
         size = self.pages.page_size
-        while (len(sequence.page_hashes) + 1) * size <= sequence.committed:
+        whole = sequence.committed // size if sequence.names_pages else 0
+        while len(sequence.page_hashes) < whole:
             start = len(sequence.page_hashes) * size
             if sequence.page_hashes:
                 previous = sequence.page_hashes[-1]

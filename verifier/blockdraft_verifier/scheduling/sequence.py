@@ -170,6 +170,7 @@ class Sequence:
     recycled: deque[RecycledChoice] = field(default_factory=lambda: deque(maxlen=RECYCLED_CHOICES))
     awaiting_draft: bool = False  # whether the drafter is at work on its draft
     draftable: bool = True  # whether drafting for it is possible at all
+    names_pages: bool = True  # whether others may take over its pages
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
