@@ -240,7 +240,6 @@ class Stack:
         settings = VerifierSettings(
             target=str(self.target),
             drafter_address=self.proxies[f"{name}-drafter"].address,
-            drafter_wait_seconds=60.0,
             # Fewer pages than all sequences could want: some are preempted.
             cache=CacheSettings(max_model_len=256, num_pages=64),
             engine=EngineSettings(

@@ -21,7 +21,7 @@ from blockdraft_runtime.settings.process import model_name
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.device.guest import GuestRunner
-from blockdraft_verifier.drafting.link import GrpcDraftLink
+from blockdraft_verifier.drafting.link import PROGRESS_SECONDS, GrpcDraftLink
 from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -35,6 +35,8 @@ from blockdraft_verifier.slice.mirror import StepFollower, StepLeader
 
 logger = logging.getLogger(__name__)
 
+# A drafter may be started at the same time, and binds its address before it loads.
+_UNREACHED_SECONDS = 5.0
 _WATCH_SECONDS = 0.5
 # At the first poll after the whole process stood still, the step has had no time to end.
 _OVERDUE_POLLS = 2
@@ -115,7 +117,9 @@ class VerifierApp:
         if settings.drafter_address is not None:
             self.loading.report("waiting for the drafter")
             link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
-            if link.wait(settings.drafter_wait_seconds) is None:
+            # In a slice, requests would wait while steps are compiled for one that comes later.
+            unreached = _UNREACHED_SECONDS if settings.slice is None else PROGRESS_SECONDS
+            if link.wait_while_it_loads(unreached) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
         engine = Engine(
             runner,

@@ -205,8 +205,6 @@ class VerifierSettings:
         "address of the drafter, or `none` to decode plainly",
         flag="drafter",
     )
-    # How long start-up waits for the drafter before compiling and serving without it.
-    drafter_wait_seconds: float = 120.0
     cache: CacheSettings = group(CacheSettings)
     engine: EngineSettings = group(EngineSettings)
     compilation_cache: Path | None = setting(

@@ -1,6 +1,7 @@
 """What a handshake must say, and the stream to a real drafter."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -11,13 +12,17 @@ import grpc
 import ml_dtypes
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.certificates import Authority, write_peer
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.models.tiny import tiny_config
 from tests.patience import PATIENCE_SECONDS
 from tests.verifier.drafting.by_hand import DESCRIPTION
 
+from blockdraft_drafter.metrics import DrafterMetrics
+from blockdraft_drafter.service import DrafterService
 from blockdraft_models.weights.loading import load_checkpoint_config
+from blockdraft_protos.v1 import debug_pb2_grpc
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.drafter_pb2_grpc import (
     DrafterServiceServicer,
@@ -26,6 +31,7 @@ from blockdraft_protos.v1.drafter_pb2_grpc import (
 )
 from blockdraft_runtime.channel import BackoffPolicy
 from blockdraft_runtime.credentials import peer_server_credentials
+from blockdraft_runtime.process import DebugService
 from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.shared_memory import NOT_MAPPED, SharedFile
 from blockdraft_verifier.device.cache import FeatureStore, Positions
@@ -110,6 +116,40 @@ async def test_a_drafter_on_this_host_shares_memory(
             monkeypatch.setattr(feature_writers, "SHARED_BYTES", 1 << 60)
             link.lost(transport)
             assert type((await connected(link)).feature_writer) is MessageWriter
+        finally:
+            link.close()
+
+
+async def test_a_start_waits_for_a_drafter_while_it_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "PROGRESS_SECONDS", 1.0)
+    target = write_tiny_target(tmp_path / "target")
+    looks = itertools.count()
+
+    def inspect() -> dict[str, object]:
+        # It gets no further after a while.
+        return {"stage": "compiling drafts", "done": min(next(looks), 12)}
+
+    server, address = grpc.aio.server(), f"unix:{tmp_path}/s"
+    debug_pb2_grpc.add_DebugServiceServicer_to_server(DebugService("drafter", inspect), server)
+    loading = DrafterService(DrafterMetrics(CollectorRegistry()))
+    add_DrafterServiceServicer_to_server(loading, server)
+    server.add_insecure_port(address)
+    link = GrpcDraftLink(address, load_checkpoint_config(target))
+    try:
+        # Nobody is there.
+        assert await asyncio.to_thread(link.wait_while_it_loads, 0.5) is None
+        await server.start()
+        assert await asyncio.to_thread(link.wait_while_it_loads, 0.5) is None
+        assert next(looks) > 12
+    finally:
+        link.close()
+        await server.stop(None)
+    async with running_drafter(tiny_drafter_config(target), tmp_path / "s") as address:
+        link = GrpcDraftLink(address, load_checkpoint_config(target))
+        try:
+            assert await asyncio.to_thread(link.wait_while_it_loads, 0.5) is not None
         finally:
             link.close()
 

@@ -7,6 +7,7 @@ place.
 import logging
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Protocol, cast, runtime_checkable
 
@@ -14,6 +15,8 @@ import grpc
 
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1.debug_pb2 import GetStateRequest
+from blockdraft_protos.v1.debug_pb2_grpc import DebugServiceStub
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
 from blockdraft_runtime.credentials import OtherProcess
@@ -34,6 +37,10 @@ from blockdraft_verifier.drafting.handshake import (
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
+# A drafter that loads gets no further while it compiles one program.
+PROGRESS_SECONDS = 120.0
+ANSWER_SECONDS = 5.0
+LOOK_SECONDS = 0.2
 RECONNECTING = BackoffPolicy(initial_seconds=0.2, max_seconds=5.0)
 
 
@@ -206,6 +213,25 @@ class GrpcDraftLink:
         self._connected.wait(seconds)
         return self._transport
 
+    def wait_while_it_loads(self, unreached_seconds: float) -> DraftTransport | None:
+        """Return the first transport, or None once the drafter refuses or gets no further.
+
+        It binds its address before it loads, and says how far it is; None also after so many
+        seconds in which it cannot be reached.
+        """
+        stage, latest = None, time.monotonic() + unreached_seconds
+        while self._refusal is None and time.monotonic() < latest:
+            if self.wait(LOOK_SECONDS) is not None:
+                break
+            try:
+                state = self._debug.GetState(GetStateRequest(), timeout=ANSWER_SECONDS).state
+            except (grpc.RpcError, ValueError):  # also of a channel that was renewed just now
+                latest = min(latest, time.monotonic() + unreached_seconds)
+                continue
+            if state != stage:
+                stage, latest = state, time.monotonic() + PROGRESS_SECONDS
+        return self._transport
+
     def close(self) -> None:
         """Stop connecting and end the current stream."""
         self._closed.set()
@@ -217,6 +243,7 @@ class GrpcDraftLink:
     def _open_channel(self) -> None:
         self._channel = self._process.channel()
         self._stub = DrafterServiceStub(self._channel)
+        self._debug = DebugServiceStub(self._channel)
 
     def _keep_connected(self) -> None:
         backoff = Backoff(RECONNECTING)
