@@ -11,7 +11,7 @@ import grpc
 import pytest
 from llguidance import LLMatcher
 from tests.patience import PATIENCE_SECONDS
-from tests.verifier.grammars import choice_of, tiny_grammars
+from tests.verifier.grammars import choice_of, tiny_grammars, tiny_tokenizer
 from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
@@ -20,6 +20,7 @@ from blockdraft_verifier import decode_stream
 from blockdraft_verifier.decode_stream import MAX_REFUSED, DecodeStream
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 
 # A step takes them both: together they fill a power of two.
@@ -51,8 +52,14 @@ def submit(
     if not request.prompt_token_ids:
         raise invalid_argument("prompt_token_ids", "the prompt is empty")
     prompt = tuple(request.prompt_token_ids)
-    wanted = GenerationRequest("", prompt, grammar=grammar, max_output_tokens=TOKENS)
+    wanted = GenerationRequest(
+        "", prompt, grammar=grammar, grammar_text=request.grammar, max_output_tokens=TOKENS
+    )
     return engine.submit(wanted, listener, on_step_end)
+
+
+def stream_over(engine: Engine, grammars: GrammarCompiler) -> DecodeStream:
+    return DecodeStream(partial(submit, engine), engine.cancel, engine.resume, grammars)
 
 
 class Server:
@@ -61,8 +68,7 @@ class Server:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.grammars = tiny_grammars()
-        compile_grammar = self.grammars.compile
-        self.stream = DecodeStream(partial(submit, engine), engine.cancel, compile_grammar)
+        self.stream = stream_over(engine, self.grammars)
         self._requests: asyncio.Queue[pb.DecodeRequest | None] = asyncio.Queue()
         self.responses = self.stream.serve(self._coming())
 
@@ -269,7 +275,7 @@ async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine)
             yield pb.DecodeRequest(sequence_id=number, begin=pb.SequenceRequest())
             await asyncio.sleep(0)
 
-    stream = DecodeStream(partial(submit, engine), engine.cancel, tiny_grammars().compile)
+    stream = stream_over(engine, tiny_grammars())
     async with aclosing(stream.serve(requests())) as responses:
         told = len((await anext(responses)).sequences)
         for _ in range(4 * MAX_REFUSED):
@@ -282,14 +288,15 @@ async def test_a_server_that_does_not_read_is_not_heard_for_ever(engine: Engine)
 
 
 async def test_a_grammar_that_cannot_be_tried_is_told_of(engine: Engine) -> None:
-    async def fail(grammar: str) -> LLMatcher:
-        raise OSError("no more processes")
+    class Failing(GrammarCompiler):
+        async def compile(self, *arguments: object) -> LLMatcher:
+            raise OSError("no more processes")
 
     async def requests() -> AsyncIterator[pb.DecodeRequest]:
         begin = pb.SequenceRequest(prompt_token_ids=PROMPTS[0], grammar="any")
         yield pb.DecodeRequest(sequence_id=1, begin=begin)
 
-    stream = DecodeStream(partial(submit, engine), engine.cancel, fail)
+    stream = stream_over(engine, Failing(tiny_tokenizer))
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(stream.serve(requests())) as responses:
         [message] = (await anext(responses)).sequences
     assert error_of(message).code is grpc.StatusCode.INTERNAL
@@ -322,4 +329,4 @@ async def test_grammars_are_compiled_beside_other_sequences(engine: Engine) -> N
     assert errors[1].code is grpc.StatusCode.FAILED_PRECONDITION
     assert errors[1].reason == "CONSTRAINT_TOO_COMPLEX"
     assert errors[2].code is grpc.StatusCode.INVALID_ARGUMENT
-    assert tokens == {4: TOKENS}
+    assert tokens == {1: 1, 4: TOKENS}

@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.models.tokenizer.sentencepiece import KINDS, described, write_tokenizer
+from tests.patience import PATIENCE_SECONDS
 from tests.verifier.grammars import END, GRAMMARS, choice_of, text_grammar, tiny_grammars
 
 from blockdraft_models.errors import TokenizerError
@@ -111,27 +112,81 @@ async def test_each_grammar_is_compiled_once_and_the_latest_are_kept(
     assert len(compiled) == 5
 
 
-async def test_a_grammar_that_compiles_too_long_is_refused_and_disturbs_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    go_on = threading.Event()
+class Gate:
+    """Lets grammars compile only once it is open, and remembers which began."""
 
-    def waiting(tokenizer: LLTokenizer, grammar: str, **options: Any) -> LLMatcher:
-        assert go_on.wait(60)
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.begun: list[str] = []
+
+    def __call__(self, tokenizer: LLTokenizer, grammar: str, **options: Any) -> LLMatcher:
+        self.begun.append(grammar)
+        assert self.opened.wait(PATIENCE_SECONDS)
         return LLMatcher(tokenizer, grammar, **options)
 
+    async def until_begun(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.begun) < count:
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(grammars, "LLMatcher", gate)
+    return gate
+
+
+async def test_grammars_that_nobody_waits_for_are_not_compiled_and_tenants_take_turns(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = tiny_grammars()
-    monkeypatch.setattr(grammars, "LLMatcher", waiting)
+
+    def compiling(tenant: bytes, *names: str) -> list[asyncio.Future[LLMatcher]]:
+        texts = [choice_of([name]) for name in names]
+        return [asyncio.ensure_future(compiler.compile(text, tenant)) for text in texts]
+
+    first = compiling(b"a", "a0", "a1")  # as many as there are threads
+    await gate.until_begun(2)
+    abandoned = compiling(b"a", *(f"x{number}" for number in range(20)))
+    kept = compiling(b"a", "a2", "a3", "a4") + compiling(b"b", "b0", "b1")
+    await asyncio.sleep(0)
+    for one in abandoned:
+        one.cancel()
+    await asyncio.wait(abandoned)
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    for tenant, refused in ((b"a", True), (b"b", False)):
+        [more] = compiling(tenant, "more")
+        await asyncio.sleep(0)
+        if refused:
+            with pytest.raises(ServiceError, match="too many constraints") as caught:
+                await more
+            assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        kept.append(more) if not refused else None
+    gate.opened.set()
+    await asyncio.gather(*first, *kept)
+    order = [json.loads(text)["grammars"][0]["lark_grammar"][8:-1] for text in gate.begun]
+    assert sorted(order) == ["a0", "a1", "a2", "a3", "a4", "b0", "b1", "more"]
+    # Two work at a time, so that neighbours may change places.
+    assert order.index("b0") < order.index("a4")
+    assert order.index("b1") < order.index("a4") + 2
+
+
+async def test_a_grammar_that_waits_too_long_is_refused_and_disturbs_no_other(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tiny_grammars()
     monkeypatch.setattr(module, "MAX_COMPILE_SECONDS", 0.05)
-    with pytest.raises(ServiceError, match="did not compile within"):
+    with pytest.raises(ServiceError, match="waited") as caught:
         await compiler.compile(GRAMMARS[0])
+    assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     # A caller that goes away leaves it to others.
     monkeypatch.setattr(module, "MAX_COMPILE_SECONDS", 60)
     leaving = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
     staying = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
     await asyncio.sleep(0)
     leaving.cancel()
-    go_on.set()
+    gate.opened.set()
     assert not (await staying).is_error()
 
 

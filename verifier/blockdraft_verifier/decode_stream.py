@@ -1,9 +1,11 @@
 """One stream to a server: the sequences it decodes, and what the server has not been sent yet."""
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import grpc
 from llguidance import LLMatcher
@@ -12,8 +14,12 @@ from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.grammars.compilation import FIELD
+from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.requests import add_step
+from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError
 from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
+
+logger = logging.getLogger(__name__)
 
 # Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
 MAX_MESSAGE_TOKENS = 16384
@@ -21,7 +27,6 @@ MAX_MESSAGE_TOKENS = 16384
 MAX_REFUSED = 256
 
 Submit = Callable[[pb.SequenceRequest, LLMatcher | None, Listener, StepEnd], Sequence]
-Compile = Callable[[str], Awaitable[LLMatcher]]
 
 _GRAMMAR_FAILED = ServiceError(
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -40,12 +45,17 @@ class DecodeStream:
     """
 
     def __init__(
-        self, submit: Submit, cancel: Callable[[Sequence], None], compile_grammar: Compile
+        self,
+        submit: Submit,
+        cancel: Callable[[Sequence], None],
+        resume: Callable[[Sequence, Grammar], None],
+        grammars: GrammarCompiler,
     ) -> None:
         """Begin without sequences, on the running event loop."""
         self._submit = submit
         self._cancel = cancel
-        self._compile_grammar = compile_grammar
+        self._resume = resume
+        self._grammars = grammars
         self._loop = asyncio.get_running_loop()
         # Sequences whose last message has not been sent.
         self._sequences: dict[int, Sequence] = {}
@@ -57,7 +67,7 @@ class DecodeStream:
         self._step: list[tuple[int, TokensGained]] = []
         self._closing = False
         self._changed = asyncio.Event()
-        # Whether fewer are refused or compiled than before.
+        # Whether fewer are refused than before.
         self._room_made = asyncio.Event()
 
     def drain(self) -> None:
@@ -97,7 +107,7 @@ class DecodeStream:
     async def _read(self, requests: AsyncIterable[pb.DecodeRequest]) -> None:
         try:
             async for request in requests:
-                while len(self._refused) + len(self._compiling) >= MAX_REFUSED:
+                while len(self._refused) >= MAX_REFUSED:
                     self._room_made.clear()
                     await self._room_made.wait()
                 match request.WhichOneof("action"):
@@ -115,23 +125,44 @@ class DecodeStream:
             message = f"sequence {number} was begun before"
             raise invalid_argument("sequence_id", message, sequence_id=number)
         if request.grammar:
-            task = asyncio.ensure_future(self._compile(number, request))
-            self._compiling[number] = task
-            # Of one that is cancelled before it begins too.
-            task.add_done_callback(lambda _: self._end_compiling(number))
+            self._compile(number, self._begin_compiled(number, request))
         else:
             self._start(number, request)
 
-    async def _compile(self, number: int, request: pb.SequenceRequest) -> None:
+    def _compile(self, number: int, compiling: Coroutine[Any, Any, None]) -> None:
+        task = self._compiling[number] = asyncio.ensure_future(compiling)
+        # Of one that is cancelled before it begins too.
+        task.add_done_callback(lambda _: self._end_compiling(number))
+
+    async def _begin_compiled(self, number: int, request: pb.SequenceRequest) -> None:
         try:
-            grammar = await self._compile_grammar(request.grammar)
+            grammar = await self._grammars.compile(
+                request.grammar, request.cache_salt, request.emitted_token_ids
+            )
             self._start(number, request, grammar)
+        except GrammarError:
+            self._refuse(number, _GRAMMAR_FAILED)
         except Exception as error:
             self._refuse(number, service_error(error))
 
+    async def _compile_alone(self, number: int) -> None:
+        """Give a sequence a parser in place of one that gave up."""
+        sequence = self._sequences[number]
+        request, output = sequence.request, sequence.tokens[len(sequence.request.prompt) :]
+        try:
+            parser = await self._grammars.compile_alone(
+                request.grammar_text, request.cache_salt, output
+            )
+            self._resume(sequence, Grammar(parser, alone=True))
+        except Exception as error:
+            self._cancel(sequence)
+            if not isinstance(error, GrammarError):
+                logger.exception("a grammar could not be compiled again")
+            failed = TokensGained((), finish_reason=FinishReason.GRAMMAR_FAILED)
+            self._unsent.setdefault(number, deque()).append(failed)
+
     def _end_compiling(self, number: int) -> None:
         del self._compiling[number]
-        self._room_made.set()
         self._changed.set()
 
     def _start(
@@ -170,6 +201,8 @@ class DecodeStream:
             # A sequence that was cancelled meanwhile is not there.
             if number in self._sequences:
                 self._unsent.setdefault(number, deque()).append(event)
+                if event.awaiting_parser:
+                    self._compile(number, self._compile_alone(number))
         self._changed.set()
 
     def _response(self) -> pb.DecodeResponse:

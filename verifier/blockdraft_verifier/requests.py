@@ -78,6 +78,7 @@ def parse_request(
         sampling=parse_sampling(message.sampling),
         rules=_parse_rules(message, vocab_size) if message.HasField("rules") else NO_RULES,
         grammar=grammar,
+        grammar_text=message.grammar,
         max_output_tokens=message.max_output_tokens,
         stop_token_ids=frozenset(message.stop_token_ids),
         log_probs=message.log_probs if message.HasField("log_probs") else None,

@@ -12,14 +12,13 @@ from llguidance import LLMatcher
 
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
-from blockdraft_runtime.status import ServiceError, invalid_argument, stream_errors, unary_errors
+from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.requests import parse_request
-from blockdraft_verifier.scheduling.grammar import GrammarError
 from blockdraft_verifier.scheduling.sequence import Sequence
 
 QUEUE_RETRY_SECONDS = 1.0
@@ -65,7 +64,10 @@ class VerifierService(VerifierServiceServicer):
         self._refuse_if_draining()
         served = self._ready()
         stream = DecodeStream(
-            partial(self._submit, served), served.engine.cancel, served.grammars.compile
+            partial(self._submit, served),
+            served.engine.cancel,
+            served.engine.resume,
+            served.grammars,
         )
         self._streams.add(stream)
         try:
@@ -144,8 +146,6 @@ class VerifierService(VerifierServiceServicer):
             ) from error
         except EngineStoppedError as error:
             raise engine_stopped(str(error)) from error
-        except GrammarError as error:
-            raise invalid_argument("emitted_token_ids", str(error)) from error
 
     def _refuse_if_draining(self) -> None:
         if self._draining:

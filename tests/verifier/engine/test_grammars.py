@@ -18,11 +18,21 @@ from tests.verifier.grammars import (
     tiny_tokenizer,
 )
 from tests.verifier.logits_reference import VOCAB, noise_at
-from tests.verifier.support import CONFIG, TINY_ENGINE, decode, link_to, make_engine, wrong
+from tests.verifier.support import (
+    CONFIG,
+    TINY_ENGINE,
+    Outcome,
+    decode,
+    finish,
+    link_to,
+    make_engine,
+    wrong,
+)
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError, followed
 from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 
@@ -95,7 +105,7 @@ def test_drafting_never_changes_a_constrained_output(
     # A replay is followed through its grammar first; it may be that only its end was not heard of.
     over = [each.events[-1].finish_reason is FinishReason.STOP for each in outcomes]
     whole = [
-        replace(request, emitted=tuple(tokens), max_output_tokens=len(tokens) + 9)
+        replace(replayed(request, tokens), max_output_tokens=len(tokens) + 9)
         for request, tokens, stopped in zip(requests, expected, over, strict=True)
         if stopped and END not in tokens
     ]
@@ -104,9 +114,15 @@ def test_drafting_never_changes_a_constrained_output(
         [event] = outcome.events
         assert (event.token_ids, event.finish_reason) == ((), FinishReason.STOP)
     halves = [(each, tokens) for each, tokens in zip(requests, expected, strict=True) if tokens[1:]]
-    again = [replace(each, emitted=tuple(out[: len(out) // 2])) for each, out in halves]
+    again = [replayed(each, out[: len(out) // 2]) for each, out in halves]
     for request, outcome, (_, tokens) in zip(again, decode(drafting, again), halves, strict=True):
         assert [*request.emitted, *outcome.tokens] == tokens
+
+
+def replayed(request: GenerationRequest, emitted: Sequence[int]) -> GenerationRequest:
+    assert request.grammar is not None
+    grammar = followed(request.grammar, emitted)
+    return replace(request, emitted=tuple(emitted), grammar=grammar)
 
 
 def test_the_drafter_is_not_asked_where_all_is_forced(
@@ -169,7 +185,7 @@ def test_the_grammar_comes_before_other_masks(plain: Engine) -> None:
         assert output == said or (said is None and output in ("abba", "xyzzy"))
 
 
-def test_an_output_that_the_parser_gives_up_on_fails_alone(plain: Engine) -> None:
+def test_an_output_that_the_parser_gives_up_on_waits_alone(plain: Engine) -> None:
     ambiguous = LLMatcher(
         tiny_tokenizer(),
         text_grammar(lark='start: e "!"\ne: e e e | e e | "a"'),
@@ -180,8 +196,19 @@ def test_an_output_that_the_parser_gives_up_on_fails_alone(plain: Engine) -> Non
     [expected] = decode(plain, [other])
     biased = LogitsRules(logit_bias={ord("!"): -100.0})
     failing = GenerationRequest("r", (1, 2), grammar=ambiguous, rules=biased, max_output_tokens=60)
-    failed, undisturbed = decode(plain, [failing, other])
-    assert failed.events[-1].finish_reason is FinishReason.GRAMMAR_FAILED
+    failed, undisturbed = Outcome(), Outcome()
+    sequence = plain.submit(failing, failed)
+    plain.submit(other, undisturbed)
+    finish(plain)
+    assert failed.events[-1].awaiting_parser
     assert 10 < len(failed.tokens) < 60
-    assert set(failed.tokens[:-1]) == {ord("a")}
+    assert set(failed.tokens) == {ord("a")}
     assert undisturbed.tokens == expected.tokens
+    # It goes on with another parser, and ends where that one gives up too.
+    with pytest.raises(GrammarError):
+        followed(ambiguous, b"b")
+    for _ in range(2):
+        plain.resume(sequence, Grammar(followed(ambiguous, failed.tokens), alone=True))
+        finish(plain)
+    assert failed.events[-1].finish_reason is FinishReason.GRAMMAR_FAILED
+    assert not plain.load().running

@@ -55,6 +55,7 @@ class TokensGained:
     accepted: int = 0  # how many of them, from the first on, are among `token_ids`
     finish_reason: FinishReason | None = None  # set on the last event, as `usage` is
     usage: Usage | None = None
+    awaiting_parser: bool = False  # whether it goes on only once `Engine.resume` is called
     failure: str | None = None  # set instead of tokens when the engine failed
     # Of the prompt's tokens but the first, with the first token, if asked for.
     prompt_log_probs: tuple[RankedLogProbs, ...] = ()
@@ -84,12 +85,13 @@ class Listeners:
         self._of.pop(sequence, None)
 
     def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
-        """Call the listeners of each row that gained tokens, unless they have been dropped."""
+        """Call the listeners of each row with news, unless they have been dropped."""
         # A dictionary for its order.
         step_ends: dict[StepEnd, None] = {}
         for change, row_log_probs in zip(progress, log_probs, strict=True):
             sequence = change.row.sequence
-            if not change.new_tokens or sequence not in self._of:
+            news = change.new_tokens or change.gave_up
+            if not news or sequence not in self._of:
                 continue
             event = TokensGained(
                 change.new_tokens,
@@ -98,6 +100,7 @@ class Listeners:
                 change.accepted,
                 sequence.finish_reason,
                 sequence.usage if sequence.finish_reason is not None else None,
+                awaiting_parser=change.gave_up and sequence.finish_reason is None,
                 prompt_log_probs=tuple(sequence.prompt_log_probs),
             )
             sequence.prompt_log_probs.clear()
@@ -106,6 +109,12 @@ class Listeners:
             step_ends[on_step_end] = None
         for on_step_end in step_ends:
             on_step_end()
+
+    def end(self, sequence: Sequence) -> None:
+        """Tell the listener of a sequence that it ended between two steps."""
+        listener, on_step_end = self._of[sequence]
+        listener(TokensGained((), finish_reason=sequence.finish_reason, usage=sequence.usage))
+        on_step_end()
 
     def fail(self, failure: str) -> None:
         """Tell all listeners that are left that nothing more will come."""

@@ -23,17 +23,12 @@ from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
-from blockdraft_verifier.engine.listeners import (
-    FinishedStep,
-    Listener,
-    Listeners,
-    StepEnd,
-    TokensGained,
-)
+from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.engine.preparation import Guest, Preparation, Prepared, SelfTest, spawn
 from blockdraft_verifier.exactness import Exactness
+from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence
@@ -135,16 +130,11 @@ class Engine:
         self._held.add(sequence)
 
         def add() -> None:
-            if sequence.grammar is not None and sequence.grammar.ended:
-                # An earlier attempt broke off after its last token.
-                sequence.finish_reason = FinishReason.STOP
-                self._held.discard(sequence)
-                listener(TokensGained((), finish_reason=FinishReason.STOP, usage=sequence.usage))
-                on_step_end()
-                return
             self._listeners.add(sequence, listener, on_step_end)
             self.lengths.add(sequence)
             self.scheduler.add(sequence)
+            # An earlier attempt may have broken off after its last token.
+            self._end_if_whole(sequence)
 
         self._inbox.put(add)
         # Checked again: a loop that stops later than this empties the inbox and calls the listener.
@@ -158,6 +148,16 @@ class Engine:
     def cancel(self, sequence: Sequence) -> None:
         """Forget a sequence and free its pages; harmless when it has already ended."""
         self._inbox.put(lambda: self._forget(sequence))
+
+    def resume(self, sequence: Sequence, grammar: Grammar) -> None:
+        """Go on with a sequence that awaits a parser, which `grammar` has; any thread may ask."""
+
+        def go_on() -> None:
+            if sequence in self._held:
+                sequence.grammar = grammar
+                self._end_if_whole(sequence)
+
+        self._inbox.put(go_on)
 
     def load(self) -> Load:
         """Return the present load; any thread may ask."""
@@ -357,6 +357,12 @@ class Engine:
         running = self.scheduler.running
         waits = any if self.settings.draft_groups == 1 else all
         return not running or waits(sequence.awaiting_draft for sequence in running)
+
+    def _end_if_whole(self, sequence: Sequence) -> None:
+        if sequence.grammar is not None and sequence.grammar.ended:
+            sequence.finish_reason = FinishReason.STOP
+            self._listeners.end(sequence)
+            self._forget(sequence)
 
     def _forget(self, sequence: Sequence) -> None:
         self._remove(sequence)

@@ -251,6 +251,8 @@ class DraftLengths:
 
 def _limited(sequence: Sequence, length: int) -> int:
     allowed = sequence.request.max_draft_tokens
+    if sequence.grammar is not None and sequence.grammar.alone:
+        return 0
     # The last token of a completion is the target's own: nothing needs to be drafted for it.
     length = min(length, max(0, sequence.remaining - 1))
     return length if allowed is None else min(length, allowed)

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 
 import grpc
@@ -20,11 +21,24 @@ from blockdraft_verifier.grammars.compilation import (
     invalid,
 )
 from blockdraft_verifier.grammars.trial import GrammarTrial
+from blockdraft_verifier.grammars.turns import Turns
+from blockdraft_verifier.scheduling.grammar import GrammarError, followed
 
-# For starting a trial and waiting for one; what a grammar may take itself is its limit.
+# Waiting and compiling; what a grammar may take itself is its limit, so that more is overload.
 MAX_COMPILE_SECONDS = 30.0
+# Grammars of one tenant that wait for a thread.
+MAX_WAITING = 256
+RETRY_SECONDS = 1.0
 _THREADS = 2
 _KEPT = 64
+
+
+class _Compiled:
+    """A grammar that several callers may wait for."""
+
+    def __init__(self, future: asyncio.Future[LLMatcher]) -> None:
+        self.future = future
+        self.callers = 0
 
 
 class GrammarCompiler:
@@ -41,7 +55,7 @@ class GrammarCompiler:
             self._trials.put(GrammarTrial(tokenizer))
         self._tokenizer: LLTokenizer | None = None
         # In order of use.
-        self._compiled: OrderedDict[str, asyncio.Future[LLMatcher]] = OrderedDict()
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
         usual = threading.stack_size(STACK_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "grammars")
         # A thread begins only when all others are at work.
@@ -49,34 +63,64 @@ class GrammarCompiler:
         for thread in [self._threads.submit(begun.wait) for _ in range(_THREADS)]:
             thread.result()
         threading.stack_size(usual)
+        self._turns = Turns(self._threads, _THREADS)
 
-    async def compile(self, grammar: str) -> LLMatcher:
-        """Return a matcher at the beginning of a grammar, or raise a `ServiceError`."""
+    async def compile(
+        self, grammar: str, tenant: bytes = b"", output: Sequence[int] = ()
+    ) -> LLMatcher:
+        """Return a matcher after an output, or raise a `ServiceError`; tenants take turns."""
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
             raise invalid(f"it has more than {MAX_GRAMMAR_BYTES} bytes as a grammar")
-        compiling = self._compiled.get(grammar)
-        if compiling is None:
-            loop = asyncio.get_running_loop()
-            compiling = loop.run_in_executor(self._threads, self._compile, grammar)
-            self._compiled[grammar] = compiling
-            compiling.add_done_callback(lambda done: self._keep(grammar, done))
-        else:
-            self._compiled.move_to_end(grammar)
         try:
-            # A caller that goes away must not end what others wait for.
             async with asyncio.timeout(MAX_COMPILE_SECONDS):
-                return await asyncio.shield(compiling)
+                matcher = await self._shared(grammar, tenant)
         except TimeoutError:
-            raise invalid(f"it did not compile within {MAX_COMPILE_SECONDS} s") from None
+            raise _overloaded(f"this one waited {MAX_COMPILE_SECONDS:g} s") from None
+        if not output:
+            return matcher
+        try:
+            return await self._turns.submit(tenant, partial(followed, matcher, output))
+        except GrammarError:
+            return await self.compile_alone(grammar, tenant, output)
 
-    def _keep(self, grammar: str, done: asyncio.Future[LLMatcher]) -> None:
+    async def compile_alone(self, grammar: str, tenant: bytes, output: Sequence[int]) -> LLMatcher:
+        """Return a matcher after an output that shares its lexer with no other.
+
+        Others may not use the one of the same grammar that they share so far: something may have
+        exhausted it. `GrammarError` if the output cannot be followed.
+        """
+        self._compiled.pop(grammar, None)
+        return await self._turns.submit(
+            tenant, lambda: followed(self._compile(grammar, tried=True), output)
+        )
+
+    async def _shared(self, grammar: str, tenant: bytes) -> LLMatcher:
+        entry = self._compiled.get(grammar)
+        if entry is None:
+            if self._turns.waiting(tenant) >= MAX_WAITING:
+                raise _overloaded(f"{MAX_WAITING} wait to be compiled")
+            entry = _Compiled(self._turns.submit(tenant, partial(self._compile, grammar)))
+            self._compiled[grammar] = entry
+            entry.future.add_done_callback(partial(self._keep, grammar, entry))
+        self._compiled.move_to_end(grammar)
+        entry.callers += 1
+        try:
+            return await asyncio.shield(entry.future)
+        finally:
+            entry.callers -= 1
+            if not entry.callers:
+                # Nothing happens to what is compiled.
+                entry.future.cancel()
+
+    def _keep(self, grammar: str, entry: _Compiled, done: asyncio.Future[LLMatcher]) -> None:
         """Keep what was compiled, but for errors and what was used longest ago."""
-        if done.cancelled() or done.exception() is not None:
-            self._compiled.pop(grammar, None)
+        lost = done.cancelled() or done.exception() is not None
+        if lost and self._compiled.get(grammar) is entry:
+            del self._compiled[grammar]
         while len(self._compiled) > _KEPT:
             self._compiled.popitem(last=False)
 
-    def _compile(self, grammar: str) -> LLMatcher:
+    def _compile(self, grammar: str, *, tried: bool = False) -> LLMatcher:
         if self._tokenizer is None:
             try:
                 self._tokenizer = self._load_tokenizer()
@@ -87,10 +131,20 @@ class GrammarCompiler:
                     f"the target's tokenizer cannot be used for constraints: {error}",
                     field=FIELD,
                 ) from error
-        trial = self._trials.get()
-        try:
-            trial(grammar)
-        finally:
-            self._trials.put(trial)
+        if not tried:
+            trial = self._trials.get()
+            try:
+                trial(grammar)
+            finally:
+                self._trials.put(trial)
         # It takes as long as it did there.
         return compiled(grammar, self._tokenizer)
+
+
+def _overloaded(message: str) -> ServiceError:
+    return ServiceError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "QUEUE_FULL",
+        f"too many constraints are asked for: {message}",
+        retry_after_seconds=RETRY_SECONDS,
+    )

@@ -2,6 +2,10 @@
 
 llguidance parses; every decision is a function of the tokens so far. So a constrained output is
 what plain decoding under the same masks gives, whatever was drafted.
+
+Copies of a matcher share a lexer, which a draft or another output may exhaust. Where that happens,
+the sequence waits for a matcher that was compiled for it alone, and drafts no more: it fails only
+where plain decoding by itself fails.
 """
 
 from collections.abc import Sequence
@@ -27,34 +31,31 @@ class Grammar:
 
     Attributes:
         matcher: The state of the parser, for computing masks.
+        alone: Whether no other output and no draft uses its lexer.
     """
 
-    def __init__(self, compiled: LLMatcher, output: Sequence[int] = ()) -> None:
-        """Follow `output`, or raise `GrammarError`; `compiled` stays at its beginning."""
-        self._compiled = compiled
-        self._output = list(output)
-        self.matcher = self._begin_again()
+    def __init__(self, compiled: LLMatcher, *, alone: bool = False) -> None:
+        """Follow what comes after `compiled`, which stays where it is."""
+        self.matcher = compiled.deep_copy()
+        self.alone = alone
+
+    @property
+    def failed(self) -> bool:
+        """Whether the parser gave up, so that its masks mean nothing."""
+        return self.matcher.is_error()
 
     @property
     def ended(self) -> bool:
         """Whether nothing can follow."""
-        return self.matcher.is_stopped()
+        return self.matcher.is_stopped() and not self.failed
 
     def consume(self, token_id: int) -> bool:
-        """Go on with a token, and return whether the output ends with it.
-
-        Raises:
-            GrammarError: The parser gave up: a grammar may need too much for some outputs.
-        """
-        self._output.append(token_id)
-        if not self.matcher.consume_token(token_id) or self.matcher.is_error():
-            # It may have given up on what was drafted, and must not differ from plain decoding.
-            self.matcher = self._begin_again()
-        return self.ended
+        """Go on with a token, and return whether the output ends with it."""
+        return self.matcher.consume_token(token_id) and self.ended
 
     def forces(self, count: int) -> bool:
         """Whether at least so many of the next tokens leave no choice."""
-        return len(self.matcher.compute_ff_tokens()) >= count
+        return not self.alone and len(self.matcher.compute_ff_tokens()) >= count
 
     def guide(self, drafted: Sequence[int], most: int) -> Guided:
         """Return up to `most` tokens to verify in place of a draft.
@@ -65,7 +66,7 @@ class Grammar:
         matcher = self.matcher
         tokens: list[int] = []
         forced: list[int] = []
-        while True:
+        while not self.alone:
             must = matcher.compute_ff_tokens()[: most - len(tokens)]
             taken = matcher.try_consume_tokens(must)
             forced.extend(range(len(tokens), len(tokens) + taken))
@@ -76,13 +77,18 @@ class Grammar:
             if not followed:
                 break
         matcher.rollback(len(tokens))
-        if matcher.is_error():
-            self.matcher = self._begin_again()
+        if self.failed:
             return Guided((), cut=len(drafted))
         return Guided(tuple(tokens), tuple(forced), max(0, len(drafted) - len(tokens)))
 
-    def _begin_again(self) -> LLMatcher:
-        matcher = self._compiled.deep_copy()
-        if not matcher.consume_tokens(self._output) or matcher.is_error():
-            raise GrammarError("the grammar cannot follow the output")
-        return matcher
+
+def followed(compiled: LLMatcher, output: Sequence[int]) -> LLMatcher:
+    """Return a matcher after an output, come there as plain decoding does, or `GrammarError`."""
+    matcher = compiled.deep_copy()
+    for token in output:
+        # A mask allows the lexer anew what it may take for a step.
+        matcher.compute_bitmask()
+        matcher.consume_token(token)
+    if matcher.is_error():
+        raise GrammarError("the grammar cannot follow the output")
+    return matcher

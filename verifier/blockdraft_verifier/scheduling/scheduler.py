@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_verifier.scheduling.grammar import GrammarError, Guided
+from blockdraft_verifier.scheduling.grammar import Guided
 from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
@@ -100,6 +100,7 @@ class Progress:
     accepted: int  # drafted tokens accepted by the target and part of the completion
     new_tokens: tuple[int, ...]  # tokens gained; empty for a chunk in the middle of a prompt
     committed_count: int  # positions from `row.start` on that became final
+    gave_up: bool = False  # whether the parser of its grammar did
 
 
 class Scheduler:
@@ -153,12 +154,12 @@ class Scheduler:
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
-        Sequences that wait for a draft are left out.
+        Sequences that wait for a draft or a new parser are left out.
         """
         self._admit()
         rows: list[Row] = []
         budget = self.settings.max_step_tokens
-        ready = [s for s in self.running if not s.awaiting_draft]
+        ready = [s for s in self.running if not (s.awaiting_draft or s.awaiting_parser)]
         decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         prompts = sorted((s for s in ready if not s.decoding), key=_background)
         for sequence in (*decoding, *prompts):
@@ -199,6 +200,10 @@ class Scheduler:
             sequence.committed += row.known_count
             self._name_pages(sequence)
             return Progress(row, 0, (), row.known_count)
+        if sequence.awaiting_parser:
+            # Nothing was chosen under masks of the grammar.
+            sequence.finish_reason = _end_without_parser(sequence)
+            return Progress(row, 0, (), 0, gave_up=True)
         accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
         first = row.start + row.known_count + result.accepted
         rejected = zip(row.drafted[result.accepted :], result.after_rejected, strict=False)
@@ -212,7 +217,8 @@ class Scheduler:
         committed = row.known_count + len(gained) - 1
         sequence.committed += committed
         self._name_pages(sequence)
-        return Progress(row, min(result.accepted, len(gained)), gained, committed)
+        accepted_count = min(result.accepted, len(gained))
+        return Progress(row, accepted_count, gained, committed, sequence.awaiting_parser)
 
     def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
@@ -221,6 +227,9 @@ class Scheduler:
             sequence.finish_reason = _end_at(token, sequence)
             if sequence.finish_reason is None and count >= limit:
                 sequence.finish_reason = FinishReason.LENGTH
+            if sequence.finish_reason is None and sequence.awaiting_parser:
+                sequence.finish_reason = _end_without_parser(sequence)
+                return gained[:count]
             if sequence.finish_reason is not None:
                 return gained[:count]
         return gained
@@ -356,12 +365,15 @@ class Scheduler:
 
 def _end_at(token: int, sequence: Sequence) -> FinishReason | None:
     """Return why a sequence ends with a token that is new to it, if it does."""
-    try:
-        ends = sequence.grammar is not None and sequence.grammar.consume(token)
-    except GrammarError:
-        return FinishReason.GRAMMAR_FAILED
+    ends = sequence.grammar is not None and sequence.grammar.consume(token)
     ends = ends or token in sequence.request.stop_token_ids
     return FinishReason.STOP if ends else None
+
+
+def _end_without_parser(sequence: Sequence) -> FinishReason | None:
+    """Return why a sequence ends whose parser gave up, None if another one can follow it."""
+    assert sequence.grammar is not None
+    return FinishReason.GRAMMAR_FAILED if sequence.grammar.alone else None
 
 
 def _background(sequence: Sequence) -> bool:

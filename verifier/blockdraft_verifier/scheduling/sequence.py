@@ -54,7 +54,9 @@ class GenerationRequest:
     emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
     rules: LogitsRules = NO_RULES
-    grammar: LLMatcher | None = None  # what the output must look like, compiled
+    # What the output must look like, compiled and after `emitted`, and as a text.
+    grammar: LLMatcher | None = None
+    grammar_text: str = ""
     max_output_tokens: int = 128  # most tokens to generate, `emitted` included
     stop_token_ids: frozenset[int] = frozenset()
     # Number of alternatives to report per token, None for no log probabilities.
@@ -179,11 +181,11 @@ class Sequence:
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
-        """Start from the prompt and what was delivered; `GrammarError` if that cannot be."""
+        """Start from the prompt and what was delivered."""
         request = self.request
         self.tokens = [*request.prompt, *request.emitted]
         if request.grammar is not None:
-            self.grammar = Grammar(request.grammar, request.emitted)
+            self.grammar = Grammar(request.grammar)
 
     @property
     def output_count(self) -> int:
@@ -194,6 +196,11 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens that may still be generated."""
         return self.request.max_output_tokens - self.output_count
+
+    @property
+    def awaiting_parser(self) -> bool:
+        """Whether the parser of its grammar gave up, so that it needs another."""
+        return self.grammar is not None and self.grammar.failed
 
     @property
     def decoding(self) -> bool:
