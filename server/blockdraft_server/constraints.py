@@ -22,20 +22,12 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.field_checks import check_count
 from blockdraft_server.json_fields import Fields, json_value
+from blockdraft_server.json_schemas import FIELD, enforceable
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
 MAX_CHOICES = 1024
 MAX_TAGS = 128
 
-FIELD = "sampling.constraint"
-# That llguidance enforces.
-_FORMATS = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-)
-# Keywords whose objects have schemas by names that are no keywords.
-_NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-# As models usually write JSON; there is one way to write most of it then, so that it is drafted.
-_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTHING = '""'  # in Lark
 
 
@@ -131,8 +123,8 @@ def grammar_of(
         if constraint.HasField("free_text"):
             body = f"{grammar.free_text(constraint.free_text)} ({body})"
         return grammar.whole(body)
-    except (ValueError, RecursionError) as error:
-        # A number beyond those of JSON, no Unicode, or so deep that it could just be read.
+    except (ValueError, TypeError, RecursionError) as error:
+        # No schema, a number beyond those of JSON, no Unicode, or as deep as can just be read.
         raise invalid_argument(FIELD, f"{FIELD} holds unusable JSON: {error}") from None
 
 
@@ -225,11 +217,7 @@ class _Grammar:
         ]
 
     def _schema(self, schema: Any) -> str:
-        if schema is True:
-            schema = {}
-        if isinstance(schema, dict):
-            schema = {"x-guidance": _JSON_FORM, **_without_annotations(schema)}
-        return self._other(json_schema=schema)
+        return self._other(json_schema=enforceable(schema))
 
     def _other(self, **grammar: Any) -> str:
         name = f"grammar_{len(self._others)}"
@@ -240,26 +228,6 @@ class _Grammar:
         name = f"{name}_{len(self._rules)}"
         self._rules.append(f"{name}{option}: {definition}")
         return name
-
-
-def _without_annotations(schema: Any, *, named: bool = False) -> Any:
-    """Leave out formats that are not enforced, which JSON Schema allows, but llguidance refuses.
-
-    An object that is `named` has schemas by names of properties or definitions, not keywords.
-    """
-    if isinstance(schema, list):
-        return [_without_annotations(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if named:
-        return {name: _without_annotations(value) for name, value in schema.items()}
-    return {
-        name: value
-        if name in ("const", "enum")
-        else _without_annotations(value, named=name in _NAMED)
-        for name, value in schema.items()
-        if name != "format" or not isinstance(value, str) or value in _FORMATS
-    }
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -20,7 +20,10 @@ class GrammarRefusedError(ValueError):
 
 def grammar_text(schema: Any) -> str:
     """Return the grammar of a schema; its own `x-guidance` wins."""
-    return grammar_of(inference_pb2.OutputConstraint(json_schema=json.dumps(schema)), {})
+    try:
+        return grammar_of(inference_pb2.OutputConstraint(json_schema=json.dumps(schema)), {})
+    except ServiceError as error:
+        raise _refused(error) from error
 
 
 def tokenizer_of(target: str) -> LLTokenizer:
@@ -45,6 +48,10 @@ def compiled(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     thread.join()
     [outcome] = found
     if isinstance(outcome, ServiceError):
-        # Where in the schema it is would make a reason of its own of each.
-        raise GrammarRefusedError(outcome.message.rsplit(" at #", 1)[0])
+        raise _refused(outcome)
     return outcome
+
+
+def _refused(error: ServiceError) -> GrammarRefusedError:
+    # Where in the schema it is would make a reason of its own of each.
+    return GrammarRefusedError(error.message.rsplit(" at #", 1)[0])

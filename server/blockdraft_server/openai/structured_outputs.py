@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_server.constraints import FIELD, structural_tags
+from blockdraft_server.constraints import structural_tags
 from blockdraft_server.json_fields import Fields
+from blockdraft_server.json_schemas import FIELD
 
 
 class Form(NamedTuple):
