@@ -47,6 +47,10 @@ def of(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    return {"anyOf": [nested(depth - 1)]} if depth else {}
+
+
 UNIQUE = {"type": "array", "uniqueItems": True}
 
 
@@ -56,6 +60,12 @@ UNIQUE = {"type": "array", "uniqueItems": True}
         (text_grammar(of(a={}, b=of(c={"type": "strin"}))), "strin at #/properties/b/properties/c"),
         (text_grammar(of(**{"a/b~": UNIQUE})), '["uniqueItems"] at #/properties/a~1b~0'),
         (text_grammar({"anyOf": [{}, UNIQUE], "items": UNIQUE}), '["uniqueItems"] at #/'),
+        # Where an alternative allowed anything, its neighbours would not matter.
+        (
+            text_grammar({"anyOf": [of(a={}), of(a={"type": "string", "pattern": "(a"})]}),
+            "at #/anyOf/1/properties/a",
+        ),
+        (text_grammar(nested(300)), "recursion limit exceeded"),
         (text_grammar({"$defs": {"x": UNIQUE}, **of(q={"$ref": "#/$defs/x"})}), "at #/$defs/x"),
         (text_grammar({"$ref": "#/nowhere"}), "'/nowhere' does not exist at #"),
         (text_grammar({"$ref": "#"}), "no output is possible at #"),

@@ -107,7 +107,7 @@ class SampleStore:
                     temperature=float(about["temperature"]),
                     recorded_at=float(about["recorded_at"]),
                 )
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise SampleError(f"{path} cannot be read: {error}") from error
 
     def clear(self) -> int:

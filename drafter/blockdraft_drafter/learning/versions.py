@@ -82,7 +82,7 @@ class VersionStore:
         path = self.path(number) / "version.json"
         try:
             version = _from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise VersionError(f"version {number} cannot be read: {error}") from error
         if version.number != number:
             raise VersionError(f"{path} is of version {version.number}")
@@ -232,7 +232,7 @@ class VersionStore:
             return [*(int(each) for each in told["before"]), int(told["version"])]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return [each.number for each in self.list() if each.state == "promoted"]
 
     def _write_history(self, history: Sequence[int]) -> None:

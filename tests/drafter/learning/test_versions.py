@@ -82,7 +82,9 @@ def test_a_version_folder_that_is_gone_is_passed_over(two: VersionStore) -> None
         two.promote(2)
 
 
-@pytest.mark.parametrize("text", ["", '{"version": 2, "be', "null", '{"version": "x"}', "[1]"])
+@pytest.mark.parametrize(
+    "text", ["", '{"version": 2, "be', "null", '{"version": "x"}', "[1]", "[" * 9999]
+)
 def test_a_damaged_current_file_leads_to_the_newest_promoted(two: VersionStore, text: str) -> None:
     add(two)
     (two.directory / "current.json").write_text(text)
@@ -91,7 +93,7 @@ def test_a_damaged_current_file_leads_to_the_newest_promoted(two: VersionStore, 
     assert two.roll_back("why").number == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '{"number": 2}', "[]"])
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"number": 2}', "[]", "[" * 9999])
 def test_a_damaged_version_is_not_listed(two: VersionStore, text: str) -> None:
     (two.path(2) / "version.json").write_text(text)
     assert [each.number for each in two.list()] == [1]

@@ -52,11 +52,17 @@ class GrammarTrial:
             asks.flush()
         if not (line := answers.readline()):
             self._process = None
-            timed = process.wait() == -signal.SIGPROF
-            limit = f"within {self._seconds} s" if timed else "in the memory that it may take"
-            raise invalid(f"it did not compile {limit}")
+            raise invalid(f"it did not compile {self._limit(process.wait())}")
         if (wrong := json.loads(line)) is not None:
             raise invalid_argument(FIELD, wrong)
+
+    def _limit(self, status: int) -> str:
+        """Return what a grammar exceeded with which the process ended so."""
+        if status == -signal.SIGPROF:
+            return f"within {self._seconds} s"
+        if status == -signal.SIGSEGV:
+            return "without a fault of the compiler"
+        return "in the memory that it may take"
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
