@@ -9,7 +9,7 @@ or a grammar can be compiled, the verifier finds out.
 Structural tags also come in JSON, as vLLM, SGLang and gateways write them: either "structures" with
 "triggers", or a "format" of "triggered_tags". The tags hold JSON of a schema; other formats and
 contents are refused. With "at_least_one", where others allow text after the first tag, a completion
-consists of tags alone.
+consists of tags alone. Of these, one that begins with nothing stands in place of all.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def check_constraint(constraint: inference_pb2.OutputConstraint) -> None:
         _check_there(f"{field}.tags", value.tags)
         check_count(f"{field}.tags", len(value.tags), MAX_TAGS, "tags")
         for index, tag in enumerate(value.tags):
-            _check_tag(f"{field}.tags[{index}]", tag)
+            _check_tag(f"{field}.tags[{index}]", tag, required=value.required)
         if not value.required:
             _check_triggers(f"{field}.tags", {_trigger(tag) for tag in value.tags})
     elif kind == "json_object":
@@ -75,8 +75,9 @@ def _check_there(field: str, value: Any) -> None:
         raise invalid_argument(field, f"{field} must not be empty")
 
 
-def _check_tag(field: str, tag: inference_pb2.StructuralTag) -> None:
-    _check_there(f"{field}.begin", tag.begin)
+def _check_tag(field: str, tag: inference_pb2.StructuralTag, *, required: bool) -> None:
+    if not required:
+        _check_there(f"{field}.begin", tag.begin)
     if not tag.begin.startswith(tag.trigger):
         message = f"{field}.begin must start with the trigger {tag.trigger!r}"
         raise invalid_argument(f"{field}.begin", message)
@@ -187,8 +188,13 @@ class _Grammar:
     def _tagged(self, asked: inference_pb2.StructuralTags) -> str:
         tags = asked.tags
         if asked.required:
-            tag = self._rule("tag", " | ".join(self._tag(one, "") for one in tags))
-            return tag if asked.single else f'{tag} ("\\n" {tag})*'
+            # What begins with nothing stands for all of them.
+            answers = [self._tag(one, "") for one in tags if not one.begin]
+            calls = [self._tag(one, "") for one in tags if one.begin]
+            if not calls:
+                return " | ".join(answers)
+            tag = self._rule("tag", " | ".join(calls))
+            return " | ".join([tag if asked.single else f'{tag} ("\\n" {tag})*', *answers])
         groups: dict[str, list[str]] = {}
         for one in tags:
             groups.setdefault(_trigger(one), []).append(self._tag(one, _trigger(one)))

@@ -328,6 +328,19 @@ def test_calls_of_tools_are_those_that_are_parsed(vocabulary: Vocabulary) -> Non
     )
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_an_answer_of_a_form_stands_in_place_of_calls(vocabulary: Vocabulary, single: bool) -> None:
+    several = tags(required=True, single=single)
+    several.tags.add(json_schema=COUNT)
+    for free_text in (None, THOUGHT):
+        asked = grammar(structural_tags=several, free_text=free_text)
+        for taken in ('{"n": 1}', *CALLS):
+            assert vocabulary.takes(asked, taken) is True
+        assert (vocabulary.takes(asked, "\n".join(CALLS)) is True) is not single
+        for never in ('{"n": 1}\n{"n": 2}', f'{CALLS[0]}\n{{"n": 1}}', "x"):
+            assert vocabulary.takes(asked, never) is not True
+
+
 def test_as_many_tags_and_choices_as_may_be(vocabulary: Vocabulary) -> None:
     many = pb.StructuralTags(tags=[tag(f"t{number}") for number in range(MAX_TAGS)])
     assert vocabulary.takes(grammar(structural_tags=many), '<call>t100 {"n": 1}</call>') is True

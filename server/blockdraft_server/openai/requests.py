@@ -43,14 +43,12 @@ def chat_request(body: object) -> CompletionsAsked:
     """Return what a request for the completion of a chat asks for."""
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
-    tools, form = asked_tools(fields), asked_form(fields)
-    if tools.texts and form is not None:
-        # It would forbid every call.
-        message = f"{form.field} and tools exclude each other unless tool_choice is none"
-        raise invalid_argument(form.field, message)
+    form = asked_form(fields)
+    tools = asked_tools(fields, form)
     conversation.tools.extend(tools.texts)
     if tools.tags is not None:
-        form = Form("tools", inference_pb2.OutputConstraint(structural_tags=tools.tags))
+        field = "tools" if form is None else form.field
+        form = Form(field, inference_pb2.OutputConstraint(structural_tags=tools.tags))
     arguments = fields.take("chat_template_kwargs") or {}
     if not isinstance(arguments, dict):
         raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")

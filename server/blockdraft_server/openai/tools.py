@@ -13,6 +13,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.output_parser import CALL, CALLED
+from blockdraft_server.openai.structured_outputs import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +32,37 @@ class _Tool(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-def asked_tools(fields: Fields) -> Tools:
-    """Return the tools that the model of a chat may or must call; none if it must not."""
+def asked_tools(fields: Fields, form: Form | None = None) -> Tools:
+    """Return the tools that the model of a chat may or must call; none if it must not.
+
+    What it says in place of calls has a form.
+    """
     tools, choice = list(_tools(fields)), fields.take("tool_choice")
     single = not fields.flag("parallel_tool_calls", unset=True)
     if choice == "none" or (not tools and choice in (None, "auto")):
         return Tools()
     if not tools:
         raise invalid_argument("tool_choice", "tool_choice needs tools")
-    callable_tools, named = tools, isinstance(choice, Mapping)
-    if named:
-        callable_tools = [_chosen(Fields(choice, "tool_choice"), tools)]
+    callable_tools, named = tools, False
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        allowed = Fields(choice, "tool_choice").inner("allowed_tools")
+        callable_tools = [_chosen(one, tools) for one in allowed.objects("tools")]
+        choice = allowed.text("mode")
+        allowed.finish()
+        if choice not in ("auto", "required") or not callable_tools:
+            raise allowed.unsupported("mode" if callable_tools else "tools")
+    elif isinstance(choice, Mapping):
+        callable_tools, named = [_chosen(Fields(choice, "tool_choice"), tools)], True
     elif choice not in (None, "auto", "required"):
         raise fields.unsupported("tool_choice")
     required = named or choice == "required"
+    answers = [] if form is None or required else [_answer(form)]
+    limited = required or single or answers or len(callable_tools) < len(tools)
     tags = None
-    if required or single or any(tool.strict for tool in tools):
+    if limited or any(tool.strict for tool in tools):
+        calls = [_tag(tool, checked=required or tool.strict) for tool in callable_tools]
         tags = inference_pb2.StructuralTags(
-            tags=[_tag(tool, checked=required or tool.strict) for tool in callable_tools],
-            required=required,
-            single=single or named,
+            tags=[*calls, *answers], required=required or bool(answers), single=single or named
         )
     return Tools(tuple(tool.text for tool in tools), tags, named)
 
@@ -80,6 +92,17 @@ def _chosen(choice: Fields, tools: list[_Tool]) -> _Tool:
         if tool.name == name:
             return tool
     raise invalid_argument(function.named("name"), f"{function.named('name')} is none of the tools")
+
+
+def _answer(form: Form) -> inference_pb2.StructuralTag:
+    """Return the form of what may be said in place of calls."""
+    match form.constraint.WhichOneof("kind"):
+        case "json_schema":
+            return inference_pb2.StructuralTag(json_schema=form.constraint.json_schema)
+        case "json_object":
+            return inference_pb2.StructuralTag(json_schema='{"type": "object"}')
+    message = f"{form.field} with tools must be JSON, unless tool_choice is none"
+    raise invalid_argument(form.field, message)
 
 
 def _tag(tool: _Tool, *, checked: bool) -> inference_pb2.StructuralTag:

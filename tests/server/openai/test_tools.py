@@ -38,6 +38,12 @@ def tag(name: str, schema: Any) -> inference_pb2.StructuralTag:
 
 ANY = {"type": "object"}
 FREE = [tag("rain", ANY), tag("w", ANY)]
+FORM = {"response_format": {"type": "json_object"}}
+ANSWER = inference_pb2.StructuralTag(json_schema=json.dumps(ANY))
+
+
+def allowed(mode: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [*tools] or [NAMED]}}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +66,14 @@ FREE = [tag("rain", ANY), tag("w", ANY)]
             {"tags": [tag("rain", ANY), tag("snow", {"type": "object", "properties": {}})]},
         ),
         ({"tools": [STRICT], "tool_choice": "none"}, None),
+        ({"tool_choice": allowed("auto")}, {"tags": FREE[1:]}),
+        ({"tool_choice": allowed("required")}, {"tags": FREE[1:], "required": True}),
+        (FORM, {"tags": [*FREE, ANSWER], "required": True}),
+        # Calls are demanded, so that there is no answer.
+        (
+            {**FORM, "tool_choice": NAMED},
+            {"tags": [tag("w", ANY)], "required": True, "single": True},
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -77,13 +91,18 @@ def test_calls_have_the_form_that_is_asked_for(
     assert shown == ([] if none else fields.get("tools", [RAIN, WIND]))
 
 
+TOLD_AMONG_ALLOWED = "tool_choice.allowed_tools.tools[0].function.name"
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": NAMED, "tools": None}, "tool_choice"),
         ({"tool_choice": "some"}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools.tools"),
+        ({"tool_choice": allowed("none")}, "tool_choice.allowed_tools.mode"),
+        ({"tool_choice": allowed("auto", tool("hail"))}, TOLD_AMONG_ALLOWED),
         ({"tool_choice": {**NAMED, "x": 1}}, "tool_choice.x"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
         ({"tool_choice": tool("hail")}, "tool_choice.function.name"),
@@ -92,7 +111,6 @@ def test_calls_have_the_form_that_is_asked_for(
         ({"tools": [tool("f", parameters=[])]}, "tools[0].function.parameters"),
         ({"tools": {"type": "function"}}, "tools"),
         ({"tools": [tool(f"f{i}", strict=True) for i in range(129)]}, "tools.structural_tags.tags"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
     ids=lambda value: str(value)[:60],
@@ -104,7 +122,7 @@ def test_what_is_wrong_with_a_choice_is_named(fields: dict[str, Any], field: str
 
 
 def test_a_form_may_be_demanded_where_no_tool_is_to_be_called() -> None:
-    form = {"response_format": {"type": "json_object"}, "tool_choice": "none"}
+    form = {**FORM, "tool_choice": "none"}
     [request] = chat_request({**QUESTION, "tools": [RAIN], **form}).requests
     assert request.sampling.constraint.json_object
 
