@@ -8,11 +8,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 # Holds are told too short by up to this; looking more often would cost more than it tells.
 TICK_SECONDS = 0.01
 WINDOW_SECONDS = 60.0
+# What is smaller takes less time than to hand it to a thread.
+_INLINE_BYTES = 4096
 
 T = TypeVar("T")
 
@@ -77,6 +80,13 @@ class Loading:
         if self._thread is not None and self._thread.is_alive():
             logging.shutdown()
             os._exit(0)
+
+
+async def aside(threads: Executor, size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function makes of `size` bytes: of many in a thread, so as to hold no loop."""
+    if size <= _INLINE_BYTES:
+        return function(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
 
 
 def return_free_memory() -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from blockdraft_runtime.status import ServiceError
+from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.keys import Tenant
 
 TENANT_LIMIT = "TENANT_LIMIT"
@@ -93,6 +93,18 @@ class Admission:
                 del self._requests[tenant.salt], self._tokens[tenant.salt]
             self._note_release()
 
+    def check_count(self, count: int) -> None:
+        """Refuse a request for more completions than are ever held at once."""
+        limit = self._limit()
+        if self._capacity() > 0 and count > limit:
+            message = f"{count} completions are more than the {limit} that are held at once"
+            raise invalid_argument("n", message, count=count, limit=limit)
+
+    def _limit(self, background: bool = False) -> int:
+        """Return this server's share of what the verifiers decode and what may wait."""
+        waiting = self._max_waiting // 2 if background else self._max_waiting
+        return -(-(self._capacity() + waiting) // self._servers)
+
     def _check(self, tenant: Tenant, background: bool) -> None:
         if self._draining:
             raise ServiceError(
@@ -109,8 +121,7 @@ class Admission:
         if own_limit is not None and held >= own_limit:
             message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
             raise self._over_limit("max-requests", own_limit, message, {"held": held})
-        waiting = self._max_waiting // 2 if background else self._max_waiting
-        limit = -(-(capacity + waiting) // self._servers)
+        limit = self._limit(background)
         left = limit - admitted
         if left <= 0:
             raise ServiceError(

@@ -104,7 +104,8 @@ class ServerApp:
         self._service = InferenceService(
             settings, self._pool, self._api_keys, metrics, self._traces
         )
-        self._vllm = VllmEngineService(settings, self._pool, self._service.messages, self._api_keys)
+        completions = self._service.completions
+        self._vllm = VllmEngineService(settings, self._pool, completions, self._api_keys)
         address = settings.openai
         self.http_server = None if address is None else self._make_http_server(address)
         self._closing: asyncio.Task[None] | None = None
@@ -200,8 +201,8 @@ class ServerApp:
         # Imported here: aiohttp is large, and many servers do without.
         from blockdraft_server.openai.http_server import HttpServer
 
-        messages = self._service.messages
-        return HttpServer(self._settings, address, messages, self._pool, self._api_keys)
+        completions = self._service.completions
+        return HttpServer(self._settings, address, completions, self._pool, self._api_keys)
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run something until the end."""

@@ -20,10 +20,10 @@ from blockdraft_server.routing.router import TokenRouter
 
 Message = inference_pb2.StreamGenerateResponse
 Complete = Callable[
-    [inference_pb2.StreamGenerateRequest, Metadata | None, float | None],
-    AsyncGenerator[Message, None],
+    [Sequence[inference_pb2.StreamGenerateRequest], int, Metadata | None, float | None],
+    list[AsyncGenerator[Message, None]],
 ]
-"""Yields the messages of a completion, as `InferenceService.messages` does."""
+"""Returns the messages of each completion, as `InferenceService.completions` does."""
 
 FINISH_NAMES = {
     inference_pb2.FINISH_REASON_STOP: "stop",

@@ -1,8 +1,6 @@
 """From the three forms of a prompt to token ids."""
 
-import asyncio
 import json
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from blockdraft_protos.v1 import inference_pb2
@@ -13,8 +11,6 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 
-# Shorter texts take less time to tokenize than to hand to a thread.
-_INLINE_BYTES = 4096
 # So many long texts are tokenized at once; more would only compete for the processors.
 TOKENIZERS = 2
 
@@ -41,18 +37,9 @@ def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
     return size
 
 
-async def prompt_token_ids(
-    prompt: inference_pb2.Prompt, text_bytes: int, tokenizer: "Tokenizer", threads: Executor
-) -> list[int]:
-    """Return the token ids of a prompt; its text has the length that `check_prompt` returned.
-
-    Long texts are tokenized in a thread, so that other calls' streams do not halt meanwhile.
-    """
-    if text_bytes > _INLINE_BYTES:
-        loop = asyncio.get_running_loop()
-        token_ids = await loop.run_in_executor(threads, _encode, prompt, tokenizer)
-    else:
-        token_ids = _encode(prompt, tokenizer)
+def prompt_token_ids(prompt: inference_pb2.Prompt, tokenizer: "Tokenizer") -> list[int]:
+    """Return the token ids of a prompt that passed `check_prompt`."""
+    token_ids = _encode(prompt, tokenizer)
     if not token_ids:
         raise invalid_argument("prompt", "the prompt has no tokens")
     return token_ids

@@ -26,6 +26,7 @@ from blockdraft_server.field_checks import (
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIASES = 1024
+MAX_ALLOWED_TOKEN_IDS = 32 * 1024
 MAX_BAD_WORDS = 64
 # OpenAI's limits.
 MAX_LOGIT_BIAS = 100
@@ -81,6 +82,8 @@ def _check_rules(sampling: inference_pb2.SamplingOptions) -> None:
     check_within("sampling.frequency_penalty", sampling.frequency_penalty, MAX_PENALTY)
     check_within("sampling.presence_penalty", sampling.presence_penalty, MAX_PENALTY)
     check_count("sampling.logit_bias", len(sampling.logit_bias), MAX_LOGIT_BIASES, "biases")
+    allowed = len(sampling.allowed_token_ids)
+    check_count("sampling.allowed_token_ids", allowed, MAX_ALLOWED_TOKEN_IDS, "ids")
     for token_id, bias in sampling.logit_bias.items():
         check_within(f"sampling.logit_bias[{token_id}]", bias, MAX_LOGIT_BIAS)
     check_texts("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS)
@@ -201,19 +204,12 @@ def _spellings(word: str, encode: Callable[[str], list[int]]) -> Iterator[list[i
         yield after_space
 
 
-def copies(
-    request: inference_pb2.StreamGenerateRequest, count: int
-) -> list[inference_pb2.StreamGenerateRequest]:
-    """Return the requests for so many completions, which differ: the seed of each is one more."""
-    wanted = [request]
-    for index in range(1, count):
-        wanted.append(inference_pb2.StreamGenerateRequest())
-        wanted[index].CopyFrom(request)
-        if request.sampling.HasField("seed"):
-            wanted[index].sampling.seed = _next(request.sampling.seed, index)
-    return wanted
-
-
-def _next(seed: int, by: int) -> int:
-    """Return a seed of 64 bits further on, the smallest after the largest."""
-    return (seed + by + (1 << 63)) % (1 << 64) - (1 << 63)
+def with_next_seed(
+    request: verifier_pb2.SequenceRequest, index: int
+) -> verifier_pb2.SequenceRequest:
+    """Return the request for completion number `index`: the seed of each is one more."""
+    copy = verifier_pb2.SequenceRequest()
+    copy.CopyFrom(request)
+    # Of 64 bits; the smallest comes after the largest.
+    copy.sampling.seed = (request.sampling.seed + index + (1 << 63)) % (1 << 64) - (1 << 63)
+    return copy

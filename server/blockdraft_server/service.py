@@ -12,6 +12,7 @@ import grpc
 
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime import version
+from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
@@ -19,14 +20,13 @@ from blockdraft_server.completion import generate
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
+from blockdraft_server.preparation import Preparation
 from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
-    check_length,
     check_model,
     check_request,
     prompt_too_long,
-    sequence_request,
 )
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 SERVICE = "blockdraft.v1.InferenceService"
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-# Fewer tokens take less time to list than to hand to a thread.
-_INLINE_TOKENS = 4096
 
 
 class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
@@ -134,14 +130,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
         text_bytes = check_prompt(request.prompt, self._limits.max_prompt_bytes)
         with self._tokenizing.admit(self._api_keys.tenant(context.invocation_metadata())):
-            token_ids = await prompt_token_ids(request.prompt, text_bytes, tokenizer, self._threads)
+            token_ids = await aside(
+                self._threads, text_bytes, prompt_token_ids, request.prompt, tokenizer
+            )
             if len(token_ids) > MAX_LISTED_TOKENS:
                 raise prompt_too_long(len(token_ids), MAX_LISTED_TOKENS)
             check_token_ids("prompt.token_ids.values", token_ids, limits)
-            if len(token_ids) <= _INLINE_TOKENS:
-                return _listing(token_ids, tokenizer)
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _listing, token_ids, tokenizer)
+            return await aside(self._threads, len(token_ids), _listing, token_ids, tokenizer)
 
     @unary_errors
     async def GetModel(  # noqa: N802
@@ -174,12 +169,37 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             response.exactness.padded.extend(exactness.padded)
         return response
 
+    def completions(
+        self,
+        requests: Sequence[inference_pb2.StreamGenerateRequest],
+        count: int,
+        metadata: Metadata | None,
+        remaining: float | None,
+    ) -> list[AsyncGenerator[inference_pb2.StreamGenerateResponse, None]]:
+        """Return the `messages` of so many completions of each request, with different seeds.
+
+        The requests have passed `check_request`. More than are ever held at once are refused.
+        """
+        self._generating.check_count(len(requests) * count)
+        return [
+            self.messages(request, metadata, remaining, preparation, index)
+            for request in requests
+            for preparation in [self._preparation(request)]
+            for index in range(count)
+        ]
+
     async def messages(
-        self, request: GenerationRequest, metadata: Metadata | None, remaining: float | None
+        self,
+        request: GenerationRequest,
+        metadata: Metadata | None,
+        remaining: float | None,
+        preparation: Preparation | None = None,
+        index: int = 0,
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end.
 
-        The caller waits for the seconds `remaining`; None if it does not say for how long.
+        The caller waits for the seconds `remaining`; None if it does not say for how long. This is
+        completion number `index` of those that share a `preparation`, None if it is alone.
         """
         if remaining is None:
             remaining = self._limits.default_timeout_seconds
@@ -192,30 +212,22 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             _errors_name(request_id),
         ):
             check_model(request.model, name)
-            check_request(request)
-            text_bytes = check_prompt(request.prompt, self._limits.max_prompt_bytes)
+            if preparation is None:
+                check_request(request)
+                preparation = self._preparation(request)
+            preparation.check()
             background = tenant.background or request.priority == inference_pb2.PRIORITY_BACKGROUND
             with self._generating.admit(tenant, background=background) as take_tokens:
                 tokenizer = self._loaded_tokenizer()
-                check_length(len(request.prompt.token_ids.values), self._pool.ready_limits)
-                encoding = prompt_token_ids(request.prompt, text_bytes, tokenizer, self._threads)
                 try:
                     # Not `wait_for`, which until Python 3.12 may swallow a cancellation.
                     async with asyncio.timeout(remaining):
-                        token_ids = await encoding
+                        asked = await preparation.sequence(index, tokenizer)
                 except TimeoutError:
                     raise deadline_exceeded() from None
-                # The limits may have changed meanwhile.
-                asked = sequence_request(
-                    request,
-                    token_ids,
-                    self._pool.ready_limits,
-                    tokenizer.eos_token_ids,
-                    tokenizer.encode_inner,
-                    tokenizer.control_tokens,
-                )
-                take_tokens(len(token_ids) + asked.max_output_tokens)
-                timer.prompt(len(token_ids))
+                prompt_tokens = len(asked.prompt_token_ids)
+                take_tokens(prompt_tokens + asked.max_output_tokens)
+                timer.prompt(prompt_tokens)
                 asked.request_id = request_id
                 asked.cache_salt = tenant.salt
                 asked.background = background
@@ -236,6 +248,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             timer.finished(message.finish_reason)
                             trace_end(message.usage)
                         yield message
+
+    def _preparation(self, request: GenerationRequest) -> Preparation:
+        most, pool = self._limits.max_prompt_bytes, self._pool
+        return Preparation(request, most, lambda: pool.ready_limits, self._threads)
 
     def _messages_of(
         self, request: GenerationRequest, context: Context

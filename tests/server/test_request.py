@@ -1,6 +1,5 @@
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -242,10 +241,10 @@ def test_good_prompts_pass() -> None:
         assert check_prompt(prompt, max_bytes=4) == size
 
 
-async def test_a_prompt_without_tokens_is_invalid() -> None:
+def test_a_prompt_without_tokens_is_invalid() -> None:
     class Silent(ByteTokenizer):
         def encode(self, text: str) -> list[int]:
             return []
 
-    with ThreadPoolExecutor(1) as threads, pytest.raises(ServiceError, match="no tokens"):
-        await prompt_token_ids(inference_pb2.Prompt(text="x"), 1, Silent(), threads)  # type: ignore[arg-type]
+    with pytest.raises(ServiceError, match="no tokens"):
+        prompt_token_ids(inference_pb2.Prompt(text="x"), Silent())  # type: ignore[arg-type]

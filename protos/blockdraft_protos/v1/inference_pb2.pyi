@@ -750,7 +750,9 @@ class SamplingOptions(_message.Message):
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The only tokens that may be generated, end-of-text tokens included; all if there are none."""
+        """The only tokens that may be generated, end-of-text tokens included; all if there are none. At
+        most 32768.
+        """
 
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

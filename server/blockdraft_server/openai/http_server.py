@@ -6,6 +6,7 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
 from blockdraft_server.completion import Complete, merged
@@ -97,6 +99,7 @@ class HttpServer:
         self._complete = complete
         self._pool = pool
         self._keys = keys
+        self._threads = ThreadPoolExecutor(1, "bodies")
         self._tls = None if settings.tls is None else _tls(settings.tls)
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
         most = _ESCAPING * texts + _ROOM_BYTES
@@ -142,6 +145,7 @@ class HttpServer:
     async def close(self) -> None:
         """Accept no connection any more; calls under way go on for as long as the server drains."""
         await self._runner.cleanup()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def renew_certificate(self) -> None:
         """Use the certificate that now lies in the files for connections to come."""
@@ -149,7 +153,7 @@ class HttpServer:
             self._tls.load_cert_chain(self._settings.tls.certificate, self._settings.tls.key)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = chat_request(await _body(request))
+        asked = await self._asked(request, chat_request)
         found = OutputFormat.of(self.template, asked.template_arguments)
         tools, free_text = asked.tools, found.free_text
         # Without tools there are no calls: a tag is text then. Demanded calls have our form.
@@ -162,9 +166,19 @@ class HttpServer:
         return await self._answered(request, asked, answer)
 
     async def _text(self, request: web.Request) -> web.StreamResponse:
-        asked = completion_request(await _body(request))
+        asked = await self._asked(request, completion_request)
         answer = partial(TextAnswer, echoed=asked.echoed)
         return await self._answered(request, asked, answer)
+
+    async def _asked(
+        self, request: web.Request, convert: Callable[[object], CompletionsAsked]
+    ) -> CompletionsAsked:
+        """Return what the body asks for."""
+        try:
+            data = await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise invalid_argument("body", f"the request is too large: {error.text}") from error
+        return await aside(self._threads, len(data), lambda: convert(_read(data)))
 
     async def _answered(
         self,
@@ -173,10 +187,10 @@ class HttpServer:
         kind: Callable[[str, int, int, bool], Answer],
     ) -> web.StreamResponse:
         wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
-        answer = kind(self._settings.served_name, asked.prompts, asked.count, wants_log_probs)
-        metadata = _metadata(request)
+        prompts, count = len(asked.requests), asked.count
+        answer = kind(self._settings.served_name, prompts, count, wants_log_probs)
         # HTTP callers set no deadline.
-        completions = [self._complete(one, metadata, None) for one in asked.requests]
+        completions = self._complete(asked.requests, count, _metadata(request), None)
         with naming(asked.form):
             async with contextlib.aclosing(merged(completions)) as messages:
                 if asked.stream:
@@ -232,11 +246,7 @@ def _metadata(request: web.Request) -> tuple[tuple[str, str], ...]:
     return tuple((name.lower(), value) for name, value in request.headers.items())
 
 
-async def _body(request: web.Request) -> object:
-    try:
-        data = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise invalid_argument("body", f"the request is too large: {error.text}") from error
+def _read(data: bytes) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -11,12 +11,12 @@ from blockdraft_server.field_checks import check, check_count
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.structured_outputs import Form, asked_form, naming
 from blockdraft_server.openai.tools import Tools, asked_tools
-from blockdraft_server.request import MAX_COMPLETIONS, check_request, copies
+from blockdraft_server.request import MAX_COMPLETIONS, check_request
 
 MAX_PROMPTS = 64
 """Most prompts of one request for completions."""
 MAX_PARTS = 4096
-"""Most messages of a conversation, and parts of their contents: each is looked at."""
+"""Most messages of a conversation, parts of their contents and calls: each is looked at."""
 
 # Of whom the caller is, and of what the answer does not depend on.
 _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
@@ -24,10 +24,9 @@ _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
 
 @dataclass(frozen=True, slots=True)
 class CompletionsAsked:
-    """A request for completions: `count` of each of so many prompts."""
+    """A request for completions: `count` of each prompt, one of which each request has."""
 
     requests: list[inference_pb2.StreamGenerateRequest]
-    prompts: int
     count: int
     stream: bool
     usage: bool  # whether a stream ends with the usage
@@ -117,13 +116,14 @@ def _asked(
     fields.finish()
     requests = []
     for prompt in prompts:
-        first = inference_pb2.StreamGenerateRequest(
-            model=model, prompt=prompt, sampling=sampling, priority=tiers[priority]
+        requests.append(
+            inference_pb2.StreamGenerateRequest(
+                model=model, prompt=prompt, sampling=sampling, priority=tiers[priority]
+            )
         )
-        with naming(form):
-            check_request(first)
-        requests += copies(first, count)
-    return CompletionsAsked(requests, len(prompts), count, stream, stream and usage, form=form)
+    with naming(form):
+        check_request(requests[0])  # They differ in their prompts.
+    return CompletionsAsked(requests, count, stream, stream and usage, form=form)
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
@@ -188,9 +188,14 @@ def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
     given = fields.take("messages")
     if not isinstance(given, list):
         raise invalid_argument("messages", "messages must be a list")
-    contents = (message.get("content") for message in given if isinstance(message, dict))
-    parts = sum(len(content) for content in contents if isinstance(content, list))
-    check_count("messages", len(given) + parts, MAX_PARTS, "messages and parts of them")
+    lists = (
+        message.get(name)
+        for message in given
+        if isinstance(message, dict)
+        for name in ("content", "tool_calls")
+    )
+    parts = sum(len(parts) for parts in lists if isinstance(parts, list))
+    check_count("messages", len(given) + parts, MAX_PARTS, "messages, parts and calls")
     for index, message in enumerate(given):
         one = Fields(message, f"messages[{index}]")
         role = one.text("role") or ""

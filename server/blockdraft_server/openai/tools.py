@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
+from blockdraft_server.field_checks import check_count
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.output_parser import CALL, CALLED
 from blockdraft_server.openai.structured_outputs import Form
+
+MAX_TOOLS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,9 @@ def asked_tools(fields: Fields, form: Form | None = None) -> Tools:
 
 
 def _tools(fields: Fields) -> Iterator[_Tool]:
-    for tool in fields.objects("tools"):
+    tools = fields.objects("tools")
+    check_count("tools", len(tools), MAX_TOOLS, "tools")
+    for tool in tools:
         text = json.dumps(tool.all())
         if tool.text("type") != "function":
             raise tool.unsupported("type")

@@ -11,7 +11,7 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.completion import FINISH_NAMES
 from blockdraft_server.constraints import structural_tags
-from blockdraft_server.request import MAX_COMPLETIONS, check_request, copies
+from blockdraft_server.request import MAX_COMPLETIONS, check_request
 
 ABORTED = "abort"
 _MOST = (1 << 31) - 1
@@ -31,8 +31,8 @@ _SAMPLING = frozenset(
 )
 
 
-def requests_of(request: pb.GenerateRequest) -> list[inference_pb2.StreamGenerateRequest]:
-    """Return our request for each of the `n` completions; `ServiceError` for what is refused."""
+def request_of(request: pb.GenerateRequest) -> tuple[inference_pb2.StreamGenerateRequest, int]:
+    """Return our request and the number of its completions; `ServiceError` for what is refused."""
     for field in _unsupported(request):
         raise invalid_argument(field, f"{field} is not supported here")
     sampling = request.sampling_params
@@ -41,10 +41,9 @@ def requests_of(request: pb.GenerateRequest) -> list[inference_pb2.StreamGenerat
         raise invalid_argument(
             "sampling_params.n", f"n must be at most {MAX_COMPLETIONS}, got {count}", value=count
         )
-    first = _request(request)
-    # Before it is copied: a list may be long.
-    check_request(first)
-    return copies(first, count)
+    ours = _request(request)
+    check_request(ours)
+    return ours, count
 
 
 def chunk_of(message: inference_pb2.StreamGenerateResponse, index: int) -> pb.GenerateResponse:

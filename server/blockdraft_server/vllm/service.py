@@ -19,7 +19,7 @@ from blockdraft_runtime.status import stream_errors, unary_errors
 from blockdraft_server.completion import Complete, merged
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.routing.pool import VerifierPool
-from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, requests_of
+from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, request_of
 from blockdraft_server.vllm.tokenizer_archive import TokenizerArchive
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -50,10 +50,14 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream the completions of a request, or each as a whole if it does not stream."""
         self._received = time.time()
-        wanted = requests_of(request)
-        whole = [inference_pb2.StreamGenerateResponse() for _ in wanted]
+        ours, count = request_of(request)
+        completions = self._complete(
+            [ours], count, context.invocation_metadata(), context.time_remaining()
+        )
+        whole = [inference_pb2.StreamGenerateResponse() for _ in completions]
         ends: dict[int, pb.GenerateResponse] = {}
-        async with contextlib.aclosing(self._messages(request, wanted, context)) as arrivals:
+        messages = self._messages(request.request_id, completions, context)
+        async with contextlib.aclosing(messages) as arrivals:
             async for index, message in arrivals:
                 if message is None:
                     ends[index] = aborted(index)
@@ -164,21 +168,19 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
 
     async def _messages(
         self,
-        request: pb.GenerateRequest,
-        wanted: list[inference_pb2.StreamGenerateRequest],
+        request_id: str,
+        completions: list[AsyncGenerator[inference_pb2.StreamGenerateResponse, None]],
         context: Context,
     ) -> AsyncGenerator[tuple[int, inference_pb2.StreamGenerateResponse | None], None]:
         """Yield the messages of all completions as they come; None ends one that was aborted."""
         # A gateway may forget to name its request, or use a name twice: then it cannot abort it.
-        name = self._salt(context), request.request_id or uuid.uuid4().hex
+        name = self._salt(context), request_id or uuid.uuid4().hex
         mine: list[asyncio.Task[None]] = []
 
         def begun(tasks: list[asyncio.Task[None]]) -> None:
             mine.extend(tasks)
             self._running.setdefault(name, mine)
 
-        metadata, seconds = context.invocation_metadata(), context.time_remaining()
-        completions = [self._complete(one, metadata, seconds) for one in wanted]
         try:
             async with contextlib.aclosing(merged(completions, begun)) as messages:
                 async for arrived in messages:

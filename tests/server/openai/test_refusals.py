@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.patience import PATIENCE_SECONDS
-from tests.server.openai.asking import PROMPT, body, chat, complete, url
+from tests.server.openai.asking import PROMPT, TOOL, body, chat, complete, url
 from tests.server.support import Running
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
@@ -42,6 +42,7 @@ from blockdraft_models.tokenizer.chat_template import ChatTemplate
         ({"stop": [""]}, "stop[0]"),
         ({"stop": 1}, "stop"),
         ({"stop_token_ids": [True]}, "stop_token_ids"),
+        ({"allowed_token_ids": [1] * (32 * 1024 + 1)}, "allowed_token_ids"),
         ({"logprobs": 21}, "logprobs"),
         ({"min_tokens": 9}, "min_tokens"),
         ({"prompt": []}, "prompt"),
@@ -52,7 +53,7 @@ from blockdraft_models.tokenizer.chat_template import ChatTemplate
         ({"prompt": ["a"] * 65}, "prompt"),
         ({"prompt": [1] * 64}, "prompt"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 async def test_what_is_wrong_or_not_done_is_named(
     http: aiohttp.ClientSession, server: Running, fields: dict[str, Any], param: str
@@ -72,6 +73,8 @@ async def test_what_is_wrong_or_not_done_is_named(
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "user", "content": "a"}] * 4097}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}] * 4096}]}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}] * 4096}]}, "messages"),
+        ({"tools": [TOOL] * 1025}, "tools"),
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "hi", "x": 1}]}, "messages[0].x"),

@@ -8,7 +8,7 @@ import pytest
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.vllm.mapping import requests_of
+from blockdraft_server.vllm.mapping import request_of
 
 
 def request(**sampling: Any) -> pb.GenerateRequest:
@@ -53,7 +53,7 @@ OURS = {"trigger": "<f", "begin": "<f>", "json_schema": SCHEMA, "end": "</f>"}
     ids=lambda value: str(value)[:60],
 )
 def test_constraints_are_ours(asked: dict[str, Any], ours: dict[str, Any]) -> None:
-    [found] = requests_of(request(**asked))
+    found, _ = request_of(request(**asked))
     assert found.sampling.constraint == inference_pb2.OutputConstraint(**ours)
 
 
@@ -79,5 +79,5 @@ def test_constraints_are_ours(asked: dict[str, Any], ours: dict[str, Any]) -> No
 )
 def test_tags_of_other_forms_are_refused_by_name(tag: Any, field: str) -> None:
     with pytest.raises(ServiceError) as caught:
-        requests_of(request(structural_tag=json.dumps(tag)))
+        request_of(request(structural_tag=json.dumps(tag)))
     assert caught.value.field == f"sampling_params.structural_tag{field}"

@@ -147,7 +147,7 @@ def test_what_a_request_may_bring_beside_its_text_is_refused_by_name(
 ) -> None:
     [name] = changed
     with pytest.raises(ServiceError, match=f"^{name} is not supported"):
-        mapping.requests_of(pb.GenerateRequest(**changed))
+        mapping.request_of(pb.GenerateRequest(**changed))
 
 
 REFUSED: dict[str, Any] = {
@@ -193,7 +193,7 @@ def test_every_field_is_honoured_or_refused() -> None:
         value: Any = "1" if field.cpp_type == field.CPPTYPE_STRING else 1
         setattr(asked.sampling_params, field.name, value)
         with pytest.raises(ServiceError, match=f"sampling_params.{field.name} is not supported"):
-            mapping.requests_of(asked)
+            mapping.request_of(asked)
 
 
 async def test_a_constraint_reaches_the_verifier(server: Running, verifier: FakeVerifier) -> None:

@@ -1,0 +1,69 @@
+"""What callers may ask for at once: it is bounded, and done once, aside from others' streams."""
+
+import asyncio
+import io
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.fakes.verifier import FakeVerifier
+from tests.server.openai.asking import HERE, body, complete, url
+from tests.server.support import Running, serving
+
+from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_server.openai.requests import completion_request
+
+
+async def test_a_prompt_is_tokenized_once_for_all_its_completions(
+    http: aiohttp.ClientSession, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = server.app._tokenizer
+    encoded: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        encoded.append(text)
+        return list(text.encode())
+
+    monkeypatch.setattr(tokenizer, "encode", encode)
+    status, found = await complete(http, server, prompt=["ab", "cd"], n=3)
+    assert (status, len(found["choices"])) == (200, 6)
+    assert encoded == ["ab", "cd"]
+
+
+async def test_more_completions_than_are_ever_held_are_no_matter_of_time(
+    http: aiohttp.ClientSession, verifier: FakeVerifier
+) -> None:
+    async with serving(verifier, openai=HERE, limits=LimitsSettings(max_waiting=1)) as server:
+        status, found = await complete(http, server, prompt=["a"] * 64, n=16)
+        assert (status, found["error"]["param"]) == (400, "n")
+        assert not verifier.requests
+        status, found = await complete(http, server, n=5)
+        assert (status, len(found["choices"])) == (200, 5)
+
+
+async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: Running) -> None:
+    data = json.dumps(body(prompt=[1] * 1_300_000, n=16)).encode()
+    started = time.monotonic()
+    completion_request(json.loads(data))
+    needed = time.monotonic() - started
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+
+    ticking = asyncio.ensure_future(tick())
+    async with http.post(
+        url(server, "/v1/completions"),
+        data=io.BytesIO(data),
+        headers={"Content-Type": "application/json"},
+    ) as response:
+        error: Any = (await response.json())["error"]
+    ticking.cancel()
+    assert (response.status, error["code"]) == (400, "prompt_too_long")
+    assert longest < needed / 2
