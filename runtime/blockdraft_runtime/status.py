@@ -12,6 +12,7 @@ MALFORMED_REQUEST; what is too large is refused by its bytes.
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -265,12 +266,16 @@ def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
             await abort(context, request)
         return await handler.unary_unary(request, context)
 
-    async def stream(request: object, context: Any) -> AsyncIterator[Any]:
+    async def stream(request: object, context: Any) -> None:
         if isinstance(request, ServiceError):
             await abort(context, request)
-        async with contextlib.aclosing(handler.unary_stream(request, context)) as responses:
+        answering = handler.unary_stream(request, context)
+        if inspect.isawaitable(answering):
+            await answering  # It writes the responses itself.
+            return
+        async with contextlib.aclosing(answering) as responses:
             async for response in responses:
-                yield response
+                await context.write(response)
 
     async def both(requests: AsyncIterator[object], context: Any) -> AsyncIterator[Any]:
         decoded = _decoded(requests)

@@ -9,14 +9,15 @@ The completions of one request become one stream of messages in `merged`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_server.keys import Metadata
 from blockdraft_server.routing.replay import Replay
-from blockdraft_server.routing.router import TokenRouter
+from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
 
 Message = inference_pb2.StreamGenerateResponse
 Complete = Callable[
@@ -25,6 +26,8 @@ Complete = Callable[
 ]
 """Returns the messages of each completion, as `InferenceService.completions` does."""
 
+LAST_WORDS_SECONDS = 1.0
+"""After the deadline of a request, to tell its caller; one that does not read has as long."""
 FINISH_NAMES = {
     inference_pb2.FINISH_REASON_STOP: "stop",
     inference_pb2.FINISH_REASON_LENGTH: "length",
@@ -115,6 +118,22 @@ def _of_prompt(
 ) -> list[inference_pb2.TokenLogProbs]:
     """Return the entries of a prompt's tokens, of which the first follows none."""
     return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
+
+
+@contextlib.asynccontextmanager
+async def writing(context: Any, seconds: float) -> AsyncIterator[None]:
+    """End the writes of a call without a deadline after so many seconds, and some to tell of it.
+
+    Who does not read would hold a place for ever; at a deadline of the caller's, gRPC ends them.
+    """
+    if context.time_remaining() is not None:
+        yield
+        return
+    try:
+        async with asyncio.timeout(seconds + LAST_WORDS_SECONDS):
+            yield
+    except TimeoutError:
+        raise deadline_exceeded() from None
 
 
 async def merged(

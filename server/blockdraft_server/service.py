@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings
-from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
+from blockdraft_runtime.status import ServiceError, unary_errors
 from blockdraft_server.admission import Admission, verifier_unavailable
-from blockdraft_server.completion import generate
+from blockdraft_server.completion import generate, writing
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
@@ -111,14 +111,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         # Its fields are those of the stream's messages.
         return inference_pb2.GenerateResponse.FromString(response.SerializeToString())
 
-    @stream_errors
+    @unary_errors
     async def StreamGenerate(  # noqa: N802
         self, request: inference_pb2.StreamGenerateRequest, context: Context
-    ) -> AsyncIterator[inference_pb2.StreamGenerateResponse]:
+    ) -> None:
         """Stream a completion; see inference.proto."""
-        async with contextlib.aclosing(self._messages_of(request, context)) as messages:
+        async with (
+            writing(context, self._limits.default_timeout_seconds),
+            contextlib.aclosing(self._messages_of(request, context)) as messages,
+        ):
             async for message in messages:
-                yield message
+                await context.write(message)
 
     @unary_errors
     async def Tokenize(  # noqa: N802

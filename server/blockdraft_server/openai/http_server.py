@@ -1,11 +1,12 @@
 """OpenAI's HTTP API over aiohttp: routes, keys, streams, and errors as its clients know them."""
 
+import asyncio
 import contextlib
 import json
 import logging
 import math
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
-from blockdraft_server.completion import Complete, merged
+from blockdraft_server.completion import LAST_WORDS_SECONDS, Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.openai.output_parser import OutputFormat
@@ -194,11 +195,27 @@ class HttpServer:
         with naming(asked.form):
             async with contextlib.aclosing(merged(completions)) as messages:
                 if asked.stream:
-                    return await _stream(request, messages, answer, asked.usage)
+                    with self._until_deadline(request):
+                        return await _stream(request, messages, answer, asked.usage)
                 async for index, message in messages:
                     if message is not None:
                         answer.keep(index, message)
         return web.json_response(answer.whole())
+
+    @contextlib.contextmanager
+    def _until_deadline(self, request: web.Request) -> Iterator[None]:
+        """Cut the connection of a caller that does not read what it was sent in time."""
+
+        def cut() -> None:
+            if request.transport is not None:
+                request.transport.abort()
+
+        seconds = self._settings.limits.default_timeout_seconds + LAST_WORDS_SECONDS
+        timer = asyncio.get_running_loop().call_later(seconds, cut)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._described()]})

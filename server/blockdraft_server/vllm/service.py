@@ -16,7 +16,7 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_runtime import version
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import stream_errors, unary_errors
-from blockdraft_server.completion import Complete, merged
+from blockdraft_server.completion import Complete, merged, writing
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.vllm.mapping import aborted, chunk_of, complete_of, request_of
@@ -38,16 +38,17 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> None:
         """Serve what `pool` holds under its name in `settings`; `keys` tell callers apart."""
         self._model, self._target = settings.served_name, settings.target
+        self._timeout_seconds = settings.limits.default_timeout_seconds
         self._pool, self._archive = pool, TokenizerArchive(settings.target)
         self._complete, self._keys = complete, keys
         # By the tenant that asked, and its name for the request.
         self._running: dict[tuple[bytes, str], list[asyncio.Task[None]]] = {}
         self._started = self._received = time.time()
 
-    @stream_errors
+    @unary_errors
     async def Generate(  # noqa: N802  # the method's name in the proto
         self, request: pb.GenerateRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> None:
         """Stream the completions of a request, or each as a whole if it does not stream."""
         self._received = time.time()
         ours, count = request_of(request)
@@ -57,12 +58,15 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         whole = [inference_pb2.StreamGenerateResponse() for _ in completions]
         ends: dict[int, pb.GenerateResponse] = {}
         messages = self._messages(request.request_id, completions, context)
-        async with contextlib.aclosing(messages) as arrivals:
+        async with (
+            writing(context, self._timeout_seconds),
+            contextlib.aclosing(messages) as arrivals,
+        ):
             async for index, message in arrivals:
                 if message is None:
                     ends[index] = aborted(index)
                 elif request.stream:
-                    yield chunk_of(message, index)
+                    await context.write(chunk_of(message, index))
                     # All of it is told; the end repeats none.
                     message.ClearField("token_ids")
                     message.ClearField("log_probs")
@@ -72,10 +76,11 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 if message is not None and message.finish_reason:
                     ends[index] = complete_of(message, index)
                 if request.stream and index in ends:
-                    yield ends.pop(index)
-        # Gateways count the completions of a request that does not stream in the order of arrival.
-        for _, end in sorted(ends.items()):
-            yield end
+                    await context.write(ends.pop(index))
+            # Gateways count the completions of a request that does not stream in the order of
+            # arrival.
+            for _, end in sorted(ends.items()):
+                await context.write(end)
 
     @unary_errors
     async def Abort(  # noqa: N802
