@@ -22,7 +22,7 @@ from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.logs import recent_faults
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.sockets import refuse_taken_socket
-from blockdraft_runtime.status import unary_errors
+from blockdraft_runtime.status import add_strictly, unary_errors
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,14 @@ class DebugService(debug_pb2_grpc.DebugServiceServicer):
         return response
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask for an orderly end: SIGHUP too, unless `nohup` ignores it."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    return (
+        numbers if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*numbers, signal.SIGHUP]
+    )
+
+
 async def serve(
     application: Application,
     settings: ProcessSettings,
@@ -97,7 +105,7 @@ async def serve(
     stop_requested: asyncio.Event | None = None,
     on_ready: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Run `application` until SIGTERM, SIGINT or `stop_requested`.
+    """Run `application` until one of the `stop_signals`, or `stop_requested`.
 
     Health is NOT_SERVING while loading, SERVING after `start`, and NOT_SERVING again as soon as
     a stop is asked for. Then the port closes, so that callers go to another process; the control
@@ -120,12 +128,12 @@ async def serve(
     loop = asyncio.get_running_loop()
     # Python delivers signals to the main thread only; elsewhere the caller has the event.
     in_main_thread = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
+    signals = stop_signals() if in_main_thread else []
     for number in signals:
         loop.add_signal_handler(number, stop_requested.set)
 
     health = health or HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    add_strictly(health_pb2_grpc.add_HealthServicer_to_server, health, server)
     application.register(server)
     names = ("", *application.service_names)
     reflected = [
@@ -135,7 +143,7 @@ async def serve(
     ]
     inside = DebugService(application.role, application.inspect)
     if application.internal:
-        debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, server)
+        add_strictly(debug_pb2_grpc.add_DebugServiceServicer_to_server, inside, server)
         reflected.append(debug_pb2.DESCRIPTOR.services_by_name["DebugService"].full_name)
     if reflection:
         enable_server_reflection(reflected, server)
@@ -157,8 +165,8 @@ async def serve(
     if settings.control_address is not None:
         refuse_taken_socket(settings.control_address)
         control = grpc.aio.server(options=SERVER_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(health, control)
-        debug_pb2_grpc.add_DebugServiceServicer_to_server(inside, control)
+        add_strictly(health_pb2_grpc.add_HealthServicer_to_server, health, control)
+        add_strictly(debug_pb2_grpc.add_DebugServiceServicer_to_server, inside, control)
         control.add_insecure_port(settings.control_address)
     endpoint = None
     if settings.metrics_port is not None:

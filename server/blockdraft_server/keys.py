@@ -50,7 +50,8 @@ EVERYONE = Tenant(UNNAMED, b"")
 
 def digest_of(key: str) -> bytes:
     """Return the digest of a key, by which it is known."""
-    return hashlib.sha256(key.encode()).digest()
+    # HTTP headers may hold bytes that are no text.
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def parse_keys(text: str) -> dict[bytes, Tenant]:
@@ -168,7 +169,7 @@ class ApiKeys:
         value = dict(metadata or ()).get("authorization")
         if value is None:
             raise _unauthenticated("the call carries no API key")
-        text = value.decode() if isinstance(value, bytes) else value
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
         if not text.lower().startswith(_SCHEME):
             raise _unauthenticated("the authorization metadata is not 'Bearer' and an API key")
         tenant = self._current().get(digest_of(text[len(_SCHEME) :].strip()))

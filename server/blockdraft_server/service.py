@@ -112,7 +112,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return inference_pb2.GenerateResponse.FromString(response.SerializeToString())
 
     @unary_errors
-    async def StreamGenerate(  # noqa: N802
+    async def StreamGenerate(  # type: ignore[override]  # noqa: N802  # writes its responses itself
         self, request: inference_pb2.StreamGenerateRequest, context: Context
     ) -> None:
         """Stream a completion; see inference.proto."""

@@ -97,7 +97,7 @@ async def status_at(address: str, service: str = "") -> int:
     return await status(grpc.aio.insecure_channel(address), service, wait=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_health_follows_the_life_of_the_process(number: signal.Signals) -> None:
     app = App()
     async with running(app) as (address, control, ready):
@@ -111,6 +111,17 @@ async def test_health_follows_the_life_of_the_process(number: signal.Signals) ->
         while "stop" not in app.life:
             await asyncio.sleep(0.01)
     assert app.life == ["register", "start", "drain", "stop"]
+
+
+async def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        app = App()
+        async with running(app):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_a_second_address_wants_certificates_and_the_first_one_does_not(

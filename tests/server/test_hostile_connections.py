@@ -167,3 +167,18 @@ async def test_compressed_messages_are_refused_before_they_are_inflated(server: 
             await call
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
         assert "gzip" in str(caught.value.details())
+
+
+async def test_bytes_that_are_no_request_are_the_callers_error(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of Health too, which needs no key; the log is not the callers' to fill."""
+    for method in ("Check", "Watch"):
+        call: Any = server.channel.unary_stream(f"/grpc.health.v1.Health/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(aiter(call(b"\xff\xff")))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records
+    health: Any = health_pb2_grpc.HealthStub(server.channel)
+    watched = health.Watch(health_pb2.HealthCheckRequest())
+    assert (await anext(aiter(watched))).status == health_pb2.HealthCheckResponse.SERVING

@@ -23,6 +23,7 @@ from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
+from blockdraft_runtime.process import stop_signals
 from blockdraft_runtime.settings.drafter import (
     DRAFTER_NAMES,
     NO_DRAFTER_STATUS,
@@ -52,7 +53,7 @@ _TRAINING = ("blockdraft_training", "optax", "orbax")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run everything until SIGTERM (returns 0) or SIGINT (130).
+    """Run everything until SIGTERM or SIGHUP (returns 0) or SIGINT (130).
 
     1 if a process keeps dying, 2 if the settings or files that they name do not let one start.
 
@@ -236,12 +237,13 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         stop_requested.set()
         if display is not None:
             display.close()
-        if len(received) > 1:
+        # The end of a terminal is told by the kernel, and by the shell again.
+        if len(received) > 1 and number is not signal.SIGHUP:
             logger.warning("asked twice: stopping at once")
             running.cancel()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, on_signal, number)
     try:
         await running

@@ -46,7 +46,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._started = self._received = time.time()
 
     @unary_errors
-    async def Generate(  # noqa: N802  # the method's name in the proto
+    async def Generate(  # type: ignore[override]  # noqa: N802  # writes its responses itself
         self, request: pb.GenerateRequest, context: Context
     ) -> None:
         """Stream the completions of a request, or each as a whole if it does not stream."""

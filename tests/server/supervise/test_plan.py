@@ -246,7 +246,9 @@ server.stop(None)
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
+)
 async def test_serve_announces_itself_and_drains_in_order(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
