@@ -32,6 +32,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.max_concurrent_streams", 1024),  # of one connection
     # No algorithm: a small message could become gigabytes, before its size is checked.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     # Two processes on one port would each take half of the calls.

@@ -129,6 +129,12 @@ class ServerSettings:
         metavar="HOST:PORT",
         common=True,
     )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "name under which callers without keys, web pages too, may reach --openai, beside "
+        "localhost, the host that it names and addresses; repeatable",
+        flag="allowed-host",
+    )
     api_key_file: Path | None = setting(
         None,
         "let in only the keys of this file, one per line, alone or as `blockdraft keys new` writes "

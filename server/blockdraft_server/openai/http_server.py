@@ -3,27 +3,25 @@
 import asyncio
 import contextlib
 import json
-import logging
 import math
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
-import grpc
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
-from blockdraft_runtime.status import ServiceError, invalid_argument, service_error
+from blockdraft_runtime.status import invalid_argument, service_error
 from blockdraft_server.completion import LAST_WORDS_SECONDS, Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
+from blockdraft_server.openai.connections import SECONDS, Connection, check_headers, expected
+from blockdraft_server.openai.errors import error_body, http_error
 from blockdraft_server.openai.output_parser import OutputFormat
 from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
@@ -35,46 +33,12 @@ from blockdraft_server.routing.pool import VerifierPool
 # names and options.
 _ROOM_BYTES = 256 * 1024
 _ESCAPING = 3
+# Of larger ones so many are held at once, 128 MiB by default.
+_SMALL_BODY_BYTES = 64 * 1024
+_LARGE_BODIES = 32
 
-_STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.OUT_OF_RANGE: 400,
-    grpc.StatusCode.FAILED_PRECONDITION: 400,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-}
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-# What OpenAI calls fields that errors of ours name.
-_NAMES = {
-    "sampling.max_output_tokens": "max_tokens",
-    "sampling.stop_sequences": "stop",
-    "prompt.conversation.messages": "messages",
-    "prompt.conversation": "messages",
-    "prompt.token_ids.values": "prompt",
-    "prompt.text": "prompt",
-}
-_CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"}
-_TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
-
-
-logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class _Discreet(logging.LoggerAdapter[logging.Logger]):
-    """Leaves out what was no HTTP, of which aiohttp would log whole lines: they may hold keys."""
-
-    def log(
-        self, level: int, msg: object, *args: object, exc_info: Any = None, **options: Any
-    ) -> None:
-        if isinstance(exc_info, HttpProcessingError):
-            level, msg, exc_info = logging.INFO, f"{msg}: {type(exc_info).__name__}", None
-        super().log(level, msg, *args, exc_info=exc_info, **options)
 
 
 class HttpServer:
@@ -100,26 +64,24 @@ class HttpServer:
         self._complete = complete
         self._pool = pool
         self._keys = keys
+        self._hosts: frozenset[str] = frozenset()
+        self._listener: asyncio.Server | None = None
         self._threads = ThreadPoolExecutor(1, "bodies")
+        self._large_bodies = asyncio.Semaphore(_LARGE_BODIES)
         self._tls = None if settings.tls is None else _tls(settings.tls)
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
         most = _ESCAPING * texts + _ROOM_BYTES
-        application = web.Application(client_max_size=most, middlewares=[_in_openais_form])
-        application.add_routes(
-            [
-                web.post("/v1/chat/completions", self._told(self._chat)),
-                web.post("/v1/completions", self._told(self._text)),
-                web.get("/v1/models", self._told(self._models)),
-                web.get("/v1/models/{model:.+}", self._told(self._model)),
-                web.get("/health", self._health),
-            ]
-        )
+        application = web.Application(client_max_size=most, middlewares=[self._let_in])
+        for method, path, handler in (
+            ("POST", "/v1/chat/completions", self._told(self._chat)),
+            ("POST", "/v1/completions", self._told(self._text)),
+            ("GET", "/v1/models", self._told(self._models)),
+            ("GET", "/v1/models/{model:.+}", self._told(self._model)),
+            ("GET", "/health", self._health),
+        ):
+            application.router.add_route(method, path, handler, expect_handler=expected)
         self._runner = web.AppRunner(
             application,
-            access_log=None,
-            logger=_Discreet(logger),
-            # A small body could become hundreds of megabytes, on the event loop.
-            auto_decompress=False,
             # A client that goes away frees what its request holds.
             handler_cancellation=True,
             shutdown_timeout=settings.process.drain_seconds,
@@ -129,22 +91,27 @@ class HttpServer:
         """Listen; `OSError` if the address cannot be bound."""
         host, _, port = self.address.rpartition(":")
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner,
-            host.strip("[]"),
-            int(port),
-            ssl_context=self._tls,
-            reuse_port=self._settings.servers > 1,
-        )
+        server = self._runner.server
+        assert server is not None
+        self._hosts = frozenset((host, *self._settings.allowed_hosts))
         try:
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                partial(Connection, server),
+                host.strip("[]"),
+                int(port),
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else SECONDS,
+                reuse_port=self._settings.servers > 1,
+            )
         except OSError as error:
             message = f"cannot listen at {self.address}: is it taken, or not of this host?"
             raise OSError(message) from error
-        self.address = f"{host}:{self._runner.addresses[0][1]}"
+        self.address = f"{host}:{self._listener.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         """Accept no connection any more; calls under way go on for as long as the server drains."""
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -175,11 +142,23 @@ class HttpServer:
         self, request: web.Request, convert: Callable[[object], CompletionsAsked]
     ) -> CompletionsAsked:
         """Return what the body asks for."""
-        try:
-            data = await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise invalid_argument("body", f"the request is too large: {error.text}") from error
-        return await aside(self._threads, len(data), lambda: convert(_read(data)))
+        if request.content_type != "application/json":
+            # A web page may send others without asking first.
+            raise web.HTTPUnsupportedMediaType(reason="Content-Type must be application/json")
+        length = request.content_length
+        async with contextlib.AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(SECONDS):
+                    if length is None or length > _SMALL_BODY_BYTES:
+                        await turn.enter_async_context(self._large_bodies)
+                    data = await request.read()
+            except TimeoutError:
+                raise web.HTTPRequestTimeout(reason=f"no whole body in {SECONDS:g} s") from None
+            except web.HTTPRequestEntityTooLarge as error:
+                raise invalid_argument("body", f"the request is too large: {error.text}") from error
+            except web.RequestPayloadError as error:
+                raise invalid_argument("body", "the body is broken off or malformed") from error
+            return await aside(self._threads, len(data), lambda: convert(_read(data)))
 
     async def _answered(
         self,
@@ -236,6 +215,23 @@ class HttpServer:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self._pool.capacity > 0 else 503)
 
+    @web.middleware
+    async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what is not for us; tell of paths and methods that are not there as of errors."""
+        assert isinstance(request.protocol, Connection)
+        request.protocol.begun()
+        try:
+            check_headers(request, None if self._keys.needed else self._hosts)
+            response = await handler(request)
+        except web.HTTPException as error:
+            message = f"{request.method} {request.path}: {error.reason}"
+            allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            content = http_error(error.status, message)
+            response = web.json_response(content, status=error.status, headers=allow)
+        if not request.content.is_eof():
+            response.force_close()
+        return response
+
     def _told(self, handler: Handler) -> Handler:
         """Return a handler that checks the key before it reads the body, and tells of errors."""
 
@@ -243,13 +239,15 @@ class HttpServer:
             try:
                 self._keys.tenant(_metadata(request))
                 return await handler(request)
+            except web.HTTPException:
+                raise
             except UnicodeEncodeError:
                 error = invalid_argument("body", "the body has text that is no Unicode")
             except RecursionError:
                 error = invalid_argument("body", "the body is nested too deeply")
             except Exception as unexpected:
                 error = service_error(unexpected)
-            status, content = _error_body(error, request)
+            status, content = error_body(error, request.path)
             headers = {}
             if status in (429, 503):
                 headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds or 0)))
@@ -297,51 +295,13 @@ async def _stream(
         if not response.prepared:
             raise
         # The status was told already.
-        await response.write(_event(_error_body(service_error(error), request)[1]))
+        await response.write(_event(error_body(service_error(error), request.path)[1]))
     await response.write_eof()
     return response
 
 
 def _event(content: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % json.dumps(content, ensure_ascii=False).encode()
-
-
-@web.middleware
-async def _in_openais_form(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tell of paths and methods that are not there as of other errors."""
-    try:
-        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise web.HTTPUnsupportedMediaType(reason="the body must not be compressed")
-        response = await handler(request)
-    except web.HTTPException as error:
-        message = f"{request.method} {request.path}: {error.reason}"
-        code = HTTPStatus(error.status).phrase.lower().replace(" ", "_")
-        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-        content = _error(error.status, message, None, code)
-        response = web.json_response(content, status=error.status, headers=allow)
-    if not request.content.is_eof():
-        response.force_close()
-    return response
-
-
-def _error_body(error: ServiceError, request: web.Request) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of an error, in which fields have OpenAI's names."""
-    names = _CHAT_NAMES if request.path.endswith("/chat/completions") else _TEXT_NAMES
-    field, message = error.field, error.message
-    if field is not None:
-        prefix = next((ours for ours in names if field.startswith(ours)), None)
-        named = field.removeprefix("sampling.")
-        named = named if prefix is None else names[prefix] + field[len(prefix) :]
-        message, field = message.replace(field, named), named
-    # Of another field than the one that is wrong.
-    message = message.replace("max_output_tokens", "max_tokens")
-    status = _STATUS.get(error.code, 500)
-    return status, _error(status, message, field, error.reason.lower())
-
-
-def _error(status: int, message: str, field: str | None, code: str) -> dict[str, Any]:
-    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
 
 def _tls(settings: TlsSettings) -> ssl.SSLContext:

@@ -1,6 +1,9 @@
 """How the tests ask over HTTP."""
 
+import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -10,7 +13,23 @@ from tests.server.support import Running
 PROMPT = [1, 2]
 TEXT = bytes(completion(PROMPT, 8)).decode()
 HERE = "127.0.0.1:0"
+JSON = {"Content-Type": "application/json"}
 TOOL = {"type": "function", "function": {"name": "rain", "parameters": {"type": "object"}}}
+
+
+@contextlib.asynccontextmanager
+async def connection(
+    server: Running,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a connection to say what no client would."""
+    host, _, port = url(server, "").removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 def url(server: Running, path: str, scheme: str = "http") -> str:

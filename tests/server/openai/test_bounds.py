@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.fakes.verifier import FakeVerifier
-from tests.server.openai.asking import HERE, body, complete, url
+from tests.server.openai.asking import HERE, JSON, body, complete, url
 from tests.server.support import Running, serving
 
 from blockdraft_runtime.settings.server import LimitsSettings
@@ -59,9 +59,7 @@ async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: R
 
     ticking = asyncio.ensure_future(tick())
     async with http.post(
-        url(server, "/v1/completions"),
-        data=io.BytesIO(data),
-        headers={"Content-Type": "application/json"},
+        url(server, "/v1/completions"), data=io.BytesIO(data), headers=JSON
     ) as response:
         error: Any = (await response.json())["error"]
     ticking.cancel()

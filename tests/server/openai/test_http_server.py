@@ -17,6 +17,7 @@ from tests.server.openai.asking import (
     TEXT,
     body,
     complete,
+    connection,
     post,
     url,
 )
@@ -111,12 +112,11 @@ async def test_keys_are_those_of_the_server(
 
 async def test_a_key_that_is_no_text_is_not_valid(verifier: FakeVerifier) -> None:
     async with serving(verifier, openai=HERE, api_keys=["key"]) as server:
-        host, _, port = url(server, "").removeprefix("http://").rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer \xff\r\n\r\n")
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+        async with connection(server) as (reader, writer):
+            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: h\r\n")
+            writer.write(b"Authorization: Bearer \xff\r\n\r\n")
+            answer = await asyncio.wait_for(reader.readline(), PATIENCE_SECONDS)
         assert answer.startswith(b"HTTP/1.1 401")
-        writer.close()
 
 
 async def test_health_is_told_once_requests_are_taken(

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.patience import PATIENCE_SECONDS
-from tests.server.openai.asking import PROMPT, TOOL, body, chat, complete, url
+from tests.server.openai.asking import JSON, PROMPT, TOOL, body, chat, complete, connection, url
 from tests.server.support import Running
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
@@ -109,7 +109,7 @@ async def test_what_is_wrong_with_a_chat_is_named(
 async def test_a_body_that_is_no_object(
     http: aiohttp.ClientSession, server: Running, data: str
 ) -> None:
-    async with http.post(url(server, "/v1/completions"), data=data) as response:
+    async with http.post(url(server, "/v1/completions"), data=data, headers=JSON) as response:
         assert response.status == 400
         assert (await response.json())["error"]["param"] == "body"
 
@@ -119,7 +119,7 @@ async def test_what_is_too_large_is_a_bad_request(
     http: aiohttp.ClientSession, server: Running, megabytes: int, param: str
 ) -> None:
     data = io.BytesIO(json.dumps(body(prompt="x" * (megabytes << 20))).encode())
-    async with http.post(url(server, "/v1/completions"), data=data) as response:
+    async with http.post(url(server, "/v1/completions"), data=data, headers=JSON) as response:
         found = await response.json()
     assert (response.status, found["error"]["param"]) == (400, param)
 
@@ -141,7 +141,9 @@ async def test_what_is_nested_too_deeply_is_a_bad_request(
         nested = "[" * depth + "]" * depth
         tool = f'{{"type": "function", "function": {{"name": "f", "x": {nested}}}}}'
         data = f'{{"messages": [{{"role": "user", "content": "hi"}}], "tools": [{tool}]}}'
-        async with http.post(url(server, "/v1/chat/completions"), data=data) as response:
+        async with http.post(
+            url(server, "/v1/chat/completions"), data=data, headers=JSON
+        ) as response:
             assert response.status == (200 if depth == 100 else 400), depth
 
 
@@ -164,10 +166,10 @@ async def test_compressed_bodies_are_refused_as_they_are(
 
 
 async def test_who_is_refused_need_not_be_read_to_the_end(server: Running) -> None:
-    host, _, port = url(server, "").removeprefix("http://").rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n{")
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+    async with connection(server) as (reader, writer):
+        writer.write(
+            b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{"
+        )
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
     assert answer.startswith(b"HTTP/1.1 404")
     assert b"Connection: close" in answer
-    writer.close()

@@ -1,0 +1,57 @@
+"""Errors as OpenAI's clients know them. Pure."""
+
+from http import HTTPStatus
+from typing import Any
+
+import grpc
+
+from blockdraft_runtime.status import ServiceError
+
+_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+# What OpenAI calls fields that errors of ours name.
+_NAMES = {
+    "sampling.max_output_tokens": "max_tokens",
+    "sampling.stop_sequences": "stop",
+    "prompt.conversation.messages": "messages",
+    "prompt.conversation": "messages",
+    "prompt.token_ids.values": "prompt",
+    "prompt.text": "prompt",
+}
+_CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"}
+_TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
+
+
+def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of an error of a call to `path`, with OpenAI's names."""
+    names = _CHAT_NAMES if path.endswith("/chat/completions") else _TEXT_NAMES
+    field, message = error.field, error.message
+    if field is not None:
+        prefix = next((ours for ours in names if field.startswith(ours)), None)
+        named = field.removeprefix("sampling.")
+        named = named if prefix is None else names[prefix] + field[len(prefix) :]
+        message, field = message.replace(field, named), named
+    # Of another field than the one that is wrong.
+    message = message.replace("max_output_tokens", "max_tokens")
+    status = _STATUS.get(error.code, 500)
+    return status, _error(status, message, field, error.reason.lower())
+
+
+def http_error(status: int, message: str) -> dict[str, Any]:
+    """Return the body for what HTTP knows of by itself."""
+    return _error(status, message, None, HTTPStatus(status).phrase.lower().replace(" ", "_"))
+
+
+def _error(status: int, message: str, field: str | None, code: str) -> dict[str, Any]:
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
