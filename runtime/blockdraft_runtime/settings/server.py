@@ -132,7 +132,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = setting(
         (),
         "name under which callers without keys, web pages too, may reach --openai, beside "
-        "localhost, the host that it names and addresses; repeatable",
+        "localhost, the host that it names and addresses; `*` for any; repeatable",
         flag="allowed-host",
     )
     api_key_file: Path | None = setting(
