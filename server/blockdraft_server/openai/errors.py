@@ -1,5 +1,6 @@
 """Errors as OpenAI's clients know them. Pure."""
 
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -24,10 +25,13 @@ _NAMES = {
     "sampling.max_output_tokens": "max_tokens",
     "sampling.stop_sequences": "stop",
     "prompt.conversation.messages": "messages",
+    "prompt.conversation.tools": "tools",
+    "prompt.conversation.template_arguments": "chat_template_kwargs",
     "prompt.conversation": "messages",
     "prompt.token_ids.values": "prompt",
     "prompt.text": "prompt",
 }
+_TOO_LONG = "context_length_exceeded"
 _CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"}
 _TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
 
@@ -35,16 +39,26 @@ _TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
 def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of an error of a call to `path`, with OpenAI's names."""
     names = _CHAT_NAMES if path.endswith("/chat/completions") else _TEXT_NAMES
-    field, message = error.field, error.message
+    field, message, code = error.field, error.message, error.reason.lower()
     if field is not None:
-        prefix = next((ours for ours in names if field.startswith(ours)), None)
-        named = field.removeprefix("sampling.")
-        named = named if prefix is None else names[prefix] + field[len(prefix) :]
+        # The whole name, or all before a part of it: `prompt_logprobs` is no part of `prompt`.
+        ours = next((name for name in names if re.match(re.escape(name) + r"(?![\w])", field)), "")
+        named = names.get(ours, "") + field[len(ours) :].removeprefix("sampling.")
         message, field = message.replace(field, named), named
     # Of another field than the one that is wrong.
     message = message.replace("max_output_tokens", "max_tokens")
+    # Clients look for this code, or for these words, to make a prompt shorter or to go elsewhere.
+    longest = "This model's maximum context length is"
+    if error.reason == "PROMPT_TOO_LONG":
+        code, about = _TOO_LONG, error.metadata
+        message = (
+            f"{longest} {about['max_context_tokens']} tokens. However, your {field} resulted in "
+            f"{about['prompt_tokens']} tokens. Please reduce the length of the {field}."
+        )
+    elif "bytes" in error.metadata and (error.field or "").startswith(("prompt", "body")):
+        code, message = _TOO_LONG, f"{longest} exceeded: {message}"
     status = _STATUS.get(error.code, 500)
-    return status, _error(status, message, field, error.reason.lower())
+    return status, _error(status, message, field, code)
 
 
 def http_error(status: int, message: str) -> dict[str, Any]:

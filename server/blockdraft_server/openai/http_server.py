@@ -155,7 +155,8 @@ class HttpServer:
             except TimeoutError:
                 raise web.HTTPRequestTimeout(reason=f"no whole body in {SECONDS:g} s") from None
             except web.HTTPRequestEntityTooLarge as error:
-                raise invalid_argument("body", f"the request is too large: {error.text}") from error
+                message = f"the request is too large: {error.text}"
+                raise invalid_argument("body", message, bytes=length) from error
             except web.RequestPayloadError as error:
                 raise invalid_argument("body", "the body is broken off or malformed") from error
             return await aside(self._threads, len(data), lambda: convert(_read(data)))

@@ -63,5 +63,5 @@ async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: R
     ) as response:
         error: Any = (await response.json())["error"]
     ticking.cancel()
-    assert (response.status, error["code"]) == (400, "prompt_too_long")
+    assert (response.status, error["code"]) == (400, "context_length_exceeded")
     assert longest < needed / 2

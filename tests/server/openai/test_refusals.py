@@ -75,6 +75,7 @@ async def test_what_is_wrong_or_not_done_is_named(
         ({"messages": [{"role": "user", "content": [{"type": "text"}] * 4096}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}] * 4096}]}, "messages"),
         ({"tools": [TOOL] * 1025}, "tools"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "hi", "x": 1}]}, "messages[0].x"),
@@ -122,6 +123,22 @@ async def test_what_is_too_large_is_a_bad_request(
     async with http.post(url(server, "/v1/completions"), data=data, headers=JSON) as response:
         found = await response.json()
     assert (response.status, found["error"]["param"]) == (400, param)
+    assert found["error"]["code"] == "context_length_exceeded"
+
+
+async def test_clients_know_a_prompt_that_is_too_long(
+    http: aiohttp.ClientSession, server: Running
+) -> None:
+    """LiteLLM and LangChain look for the code, or for these words."""
+    for ask, fields, param in (
+        (complete, {"prompt": [1] * 64}, "prompt"),
+        (chat, {"messages": [{"role": "user", "content": "long" * 20}]}, "messages"),
+    ):
+        status, found = await ask(http, server, **fields)
+        error = found["error"]
+        assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+        assert error["message"].startswith("This model's maximum context length is 64 tokens. ")
+        assert f"your {param} resulted in " in error["message"]
 
 
 async def test_what_is_nested_too_deeply_is_a_bad_request(
