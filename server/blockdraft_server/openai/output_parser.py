@@ -15,6 +15,8 @@ from blockdraft_protos.v1 import inference_pb2
 
 _THINK, _THOUGHT = "<think>", "</think>"
 CALL, CALLED = "<tool_call>", "</tool_call>"
+# A string, up to the end of the text where it is not whole, or the end of a call.
+_QUOTED_OR_END = re.compile(rf'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)|({CALLED})', re.DOTALL)
 
 
 Kind = Literal["content", "reasoning", "call"]
@@ -72,6 +74,10 @@ class OutputParser:
         self._format = format
         self._inside: Kind = "reasoning" if format.begins_reasoning else "content"
         self._began = False  # whether anything but white space was said in this part
+        # White space after a tag separates; that of an answer's beginning is kept until it is known
+        # whether a tag follows.
+        self._after_tag = format.begins_reasoning or format.ends_reasoning
+        self._space = ""
         self._held = ""
 
     def push(self, text: str, *, last: bool = False) -> list[Part]:
@@ -86,11 +92,11 @@ class OutputParser:
             else:
                 self._say(parts, before)
             self._inside = _INSIDE.get(tag, "content")
-            self._began = False  # White space after a tag separates, and says nothing.
+            self._began, self._after_tag, self._space = False, True, ""
         if last:
             rest = CALL + self._held if self._inside == "call" else self._held
             self._inside = "content" if self._inside == "call" else self._inside
-            self._say(parts, rest)
+            self._say(parts, rest, last=True)
             self._held = ""
         elif self._inside != "call":
             certain = len(self._held) - self._beginning()
@@ -98,9 +104,13 @@ class OutputParser:
             self._say(parts, said)
         return parts
 
-    def _say(self, parts: list[Part], text: str) -> None:
-        if not self._began:
-            text = text.lstrip() if self._format.reasoning or self._format.tool_calls else text
+    def _say(self, parts: list[Part], text: str, *, last: bool = False) -> None:
+        if not self._began and (self._format.reasoning or self._format.tool_calls):
+            text = self._space + text
+            if self._after_tag:
+                text = text.lstrip()
+            elif not last and not text.strip():
+                self._space, text = text, ""
         if text:
             self._began = True
             parts.append(Part(self._inside, text))
@@ -116,6 +126,9 @@ class OutputParser:
 
     def _next(self) -> tuple[int, str] | None:
         """Return where the next tag is, and which; a thought does not begin within a text."""
+        if self._inside == "call":
+            ends = (each.start(1) for each in _QUOTED_OR_END.finditer(self._held) if each[1])
+            return next(((at, CALLED) for at in ends), None)
         found = [(self._held.find(tag), tag) for tag in self._tags()]
         known = [(at, tag) for at, tag in found if at >= 0]
         return min(
@@ -135,7 +148,8 @@ class OutputParser:
 def _call(text: str) -> Part:
     try:
         found = json.loads(text)
-        name, arguments = found["name"], found.get("arguments", {})
+        # Some models have it from other forms.
+        name, arguments = found["name"], found.get("arguments", found.get("parameters", {}))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # Not a call, whatever it was meant to be; the caller shall see it.
         return Part("content", f"{CALL}{text}{CALLED}")

@@ -55,6 +55,28 @@ def parts_of(text: str, format: OutputFormat, cuts: list[int]) -> list[Part]:
         ("<tool_call>rain</tool_call>", ALL, [("content", "<tool_call>rain</tool_call>")]),
         ("<tool_call>[1]</tool_call>", ALL, [("content", "<tool_call>[1]</tool_call>")]),
         ('<tool_call>{"name"', ALL, [("content", '<tool_call>{"name"')]),
+        # A tag within a string is text, also behind what looks like its end.
+        (
+            '<tool_call>{"name": "a", "arguments": {"x": "\\"</tool_call>"}}</tool_call>',
+            ALL,
+            [("call", {"name": "a", "arguments": '{"x": "\\"</tool_call>"}'})],
+        ),
+        ('<tool_call>a "b</tool_call>', ALL, [("content", '<tool_call>a "b</tool_call>')]),
+        (
+            '<tool_call>{"name": "a", "parameters": {"x": 1}}</tool_call>',
+            ALL,
+            [("call", {"name": "a", "arguments": '{"x": 1}'})],
+        ),
+        # White space says nothing beside a tag only.
+        ("\n  if x:\n", ALL, [("content", "\n  if x:\n")]),
+        (" \n", ALL, [("content", " \n")]),
+        (f" \n{CALL}\n", ALL, [("call", CALLED)]),
+        (" <think>a</think>\n b", ALL, [("reasoning", "a"), ("content", "b")]),
+        (
+            "\nHm.</think>Yes.",
+            OutputFormat(True, True, True),
+            [("reasoning", "Hm."), ("content", "Yes.")],
+        ),
         # Nobody asked for parts.
         (f" <think>a</think>{CALL}", OutputFormat(), [("content", f" <think>a</think>{CALL}")]),
         ("a <tool", ALL, [("content", "a <tool")]),
