@@ -113,9 +113,11 @@ def _answer(form: Form) -> inference_pb2.StructuralTag:
 def _tag(tool: _Tool, *, checked: bool) -> inference_pb2.StructuralTag:
     """Return the form of a call, whose arguments are an object or as the tool says."""
     name = json.dumps(tool.name, ensure_ascii=False)
+    # Without parameters there is nothing to tell.
+    parameters = tool.parameters or {"properties": {}, "additionalProperties": False}
     return inference_pb2.StructuralTag(
         trigger=CALL,
         begin=f'{CALL}\n{{"name": {name}, "arguments": ',
-        json_schema=json.dumps({"type": "object", **(tool.parameters if checked else {})}),
+        json_schema=json.dumps({"type": "object", **(parameters if checked else {})}),
         end=f"}}\n{CALLED}",
     )

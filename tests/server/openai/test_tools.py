@@ -37,6 +37,7 @@ def tag(name: str, schema: Any) -> inference_pb2.StructuralTag:
 
 
 ANY = {"type": "object"}
+NONE = {**ANY, "properties": {}, "additionalProperties": False}
 FREE = [tag("rain", ANY), tag("w", ANY)]
 FORM = {"response_format": {"type": "json_object"}}
 ANSWER = inference_pb2.StructuralTag(json_schema=json.dumps(ANY))
@@ -55,11 +56,11 @@ def allowed(mode: str, *tools: Any) -> dict[str, Any]:
         ({"parallel_tool_calls": False}, {"tags": FREE, "single": True}),
         (
             {"tool_choice": "required"},
-            {"tags": [tag("rain", WHERE), tag("w", ANY)], "required": True},
+            {"tags": [tag("rain", WHERE), tag("w", NONE)], "required": True},
         ),
         (
             {"tool_choice": NAMED},
-            {"tags": [tag("w", ANY)], "required": True, "single": True},
+            {"tags": [tag("w", NONE)], "required": True, "single": True},
         ),
         (
             {"tools": [RAIN, STRICT]},
