@@ -59,8 +59,6 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
             name, allowed = f"{field}[{index}].role", ", ".join(ROLES)
             text = f"{name} must be one of {allowed}, got {message.role!r}"
             raise invalid_argument(name, text, value=message.role)
-        for number, call in enumerate(message.tool_calls):
-            _check_json_object(f"{field}[{index}].tool_calls[{number}].arguments", call.arguments)
     for index, tool in enumerate(conversation.tools):
         _check_json_object(f"prompt.conversation.tools[{index}]", tool)
     if conversation.template_arguments:
@@ -76,12 +74,17 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-def _check_json_object(field: str, text: str) -> None:
+def _arguments(text: str) -> object:
+    """Return the arguments of a call: as they are told, if they were cut off or are no object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _check_json_object(field: str, text: str) -> None:
+    if not isinstance(_arguments(text), dict):
         raise invalid_argument(field, f"{field} must be a JSON object")
 
 
@@ -93,7 +96,7 @@ def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
