@@ -135,7 +135,7 @@ class HttpServer:
 
     async def _text(self, request: web.Request) -> web.StreamResponse:
         asked = await self._asked(request, completion_request)
-        answer = partial(TextAnswer, echoed=asked.echoed)
+        answer = partial(TextAnswer, echoed=asked.echoed, bare=asked.bare)
         return await self._answered(request, asked, answer)
 
     async def _asked(
@@ -286,7 +286,8 @@ async def _stream(
             if not response.prepared:
                 await response.prepare(request)
             for piece in answer.pieces(index, message):
-                await response.write(_event(piece))
+                # As from OpenAI, where a last piece has the usage.
+                await response.write(_event({**piece, "usage": None} if usage else piece))
         if usage:
             await response.write(_event(answer.usage_piece()))
         await response.write(b"data: [DONE]\n\n")

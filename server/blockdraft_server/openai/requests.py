@@ -18,6 +18,7 @@ MAX_PROMPTS = 64
 MAX_PARTS = 4096
 """Most messages of a conversation, parts of their contents and calls: each is looked at."""
 
+_LEAST_TOP_P = 1e-9
 # Of whom the caller is, and of what the answer does not depend on.
 _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
 
@@ -32,6 +33,7 @@ class CompletionsAsked:
     usage: bool  # whether a stream ends with the usage
     # Of completions whose prompt is told before them: its texts, None where tokens were given.
     echoed: tuple[str | None, ...] = ()
+    bare: bool = False  # whether nothing follows the prompt
     form: Form | None = None  # what the completions must look like, if anything is demanded
     # Of a chat: what the model may call, and the arguments of its template.
     tools: Tools = field(default_factory=Tools)
@@ -68,6 +70,9 @@ def chat_request(body: object) -> CompletionsAsked:
 
 def completion_request(body: object) -> CompletionsAsked:
     """Return what a request for the continuation of texts asks for."""
+    bare = isinstance(body, dict) and body.get("echo") is True and body.get("max_tokens") == 0
+    if isinstance(body, dict) and bare:
+        body = {**body, "max_tokens": 1}  # It is left out.
     fields = Fields(body)
     prompts = list(_prompts(fields.take("prompt")))
     alternatives = fields.integer("logprobs")
@@ -81,7 +86,7 @@ def completion_request(body: object) -> CompletionsAsked:
         # A text is known without them, tokens are not.
         if alternatives is not None or request.prompt.WhichOneof("content") == "token_ids":
             request.sampling.prompt_log_probs = alternatives or 0
-    return replace(asked, echoed=tuple(prompt.text or None for prompt in prompts))
+    return replace(asked, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
 
 
 def _asked(
@@ -127,7 +132,7 @@ def _asked(
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
-    temperature = fields.number("temperature")
+    temperature, top_p = fields.number("temperature"), fields.number("top_p")
     most, older = fields.integer("max_completion_tokens"), fields.integer("max_tokens")
     top_k = fields.integer("top_k")
     fields.only("skip_special_tokens", True)
@@ -135,7 +140,8 @@ def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
     fields.only("include_stop_str_in_output", False)
     return inference_pb2.SamplingOptions(
         temperature=1.0 if temperature is None else temperature,
-        top_p=fields.number("top_p"),
+        # Zero leaves the likeliest token, as does the least probability.
+        top_p=_LEAST_TOP_P if top_p == 0 else top_p,
         # As vLLM, which keeps all tokens for -1 too.
         top_k=0 if top_k == -1 else top_k,
         min_p=fields.number("min_p"),
@@ -200,8 +206,9 @@ def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
         one = Fields(message, f"messages[{index}]")
         role = one.text("role") or ""
         calls = list(_calls(one))
-        for name in ("refusal", "audio", "function_call", "name"):
+        for name in ("refusal", "audio", "function_call"):
             one.only(name)
+        one.text("name")  # Templates tell speakers apart by their roles.
         one.only("annotations", [])
         yield inference_pb2.ChatMessage(
             role="system" if role == "developer" else role,

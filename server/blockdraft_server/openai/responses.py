@@ -204,13 +204,15 @@ class TextAnswer(Answer):
 
     kind, kind_of_piece, prefix = "text_completion", "text_completion", "cmpl"
 
-    def __init__(self, *arguments: Any, echoed: Sequence[str | None] = ()) -> None:
+    def __init__(
+        self, *arguments: Any, echoed: Sequence[str | None] = (), bare: bool = False
+    ) -> None:
         """Begin with these texts of the prompts, None for what the first message says; or without.
 
-        The rest is for `Answer`.
+        Nothing follows a `bare` prompt. The rest is for `Answer`.
         """
         super().__init__(*arguments)
-        self._echoed = echoed
+        self._echoed, self._bare = echoed, bare
 
     def pieces(self, index: int, message: Message) -> list[Json]:
         """Return a piece; the first one begins with the prompt if it is echoed."""
@@ -221,6 +223,12 @@ class TextAnswer(Answer):
         super().keep(index, self._with_prompt(index, message))
 
     def _with_prompt(self, index: int, message: Message) -> Message:
+        if self._bare:
+            for name in ("text", "log_probs"):
+                message.ClearField(name)
+            if message.finish_reason:
+                message.finish_reason = inference_pb2.FINISH_REASON_LENGTH
+                message.usage.output_tokens = 0
         if not self._echoed or self._choices[index].begun:
             return message
         entries = list(message.prompt_log_probs)

@@ -34,7 +34,7 @@ async def test_a_chat(http: aiohttp.ClientSession, server: Running, verifier: Fa
         {"role": "user", "content": parts},
         # As clients send back what they received.
         {"role": "assistant", "content": "y", "refusal": None, "annotations": []},
-        {"role": "user", "content": "z"},
+        {"role": "user", "content": "z", "name": "ann"},
     ]
     status, found = await chat(http, server, messages=messages)
     prompt = [257, *b"sx", 257, *b"uhi", 257, *b"ay", 257, *b"uz"]
@@ -65,6 +65,8 @@ async def test_a_stream_says_the_same(http: aiohttp.ClientSession, server: Runni
     text = whole["choices"][0]["message"]["content"]
     assert "".join(delta["content"] for delta in deltas) == text
     assert (usage["choices"], usage["usage"]) == ([], whole["usage"])
+    assert {one["usage"] for one in pieces} == {None}
+    assert all("usage" not in one for one in found)
 
 
 async def test_several_prompts_with_several_completions(
@@ -201,6 +203,48 @@ async def test_a_prompt_is_told_before_its_completion(
     assert "".join(one["text"] for one in streamed) == echoed
     for name, values in told.items():
         assert [value for one in streamed for value in one["logprobs"][name]] == values
+
+
+async def test_a_prompt_is_scored_without_a_completion(
+    http: aiohttp.ClientSession, server: Running
+) -> None:
+    _, found = await complete(
+        http, server, prompt=["\x01\x02", "\x03\x04"], echo=True, logprobs=1, max_tokens=0
+    )
+    for choice, text in zip(found["choices"], ("\x01\x02", "\x03\x04"), strict=True):
+        assert (choice["text"], choice["finish_reason"]) == (text, "length")
+        assert choice["logprobs"]["tokens"] == list(text)
+        assert choice["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert found["usage"]["completion_tokens"] == 0
+    asked = body(prompt="\x01\x02", echo=True, max_tokens=0)
+    pieces = await events(http, server, "/v1/completions", asked)
+    assert "".join(one["choices"][0]["text"] for one in pieces) == "\x01\x02"
+    assert pieces[-1]["choices"][0]["finish_reason"] == "length"
+
+
+async def test_the_least_top_p_leaves_the_likeliest_token(
+    http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
+) -> None:
+    assert (await complete(http, server, top_p=0))[0] == 200
+    assert 0 < verifier.requests[0].sampling.top_p < 1e-6
+
+
+async def test_a_call_that_was_cut_off_stays_in_the_conversation(
+    http: aiohttp.ClientSession, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is only rendered; refused, it would end the conversation for ever."""
+    given: list[Any] = []
+
+    def encode_chat(messages: Any, **options: Any) -> list[int]:
+        given.extend(call["function"]["arguments"] for call in messages[0]["tool_calls"])
+        return PROMPT
+
+    monkeypatch.setattr(server.app._tokenizer, "encode_chat", encode_chat)
+    texts = '{"where": "Os', "[1]", '{"where": "Oslo"}'
+    calls = [{"function": {"name": "rain", "arguments": text}} for text in texts]
+    messages = [{"role": "assistant", "tool_calls": calls}, {"role": "user", "content": "?"}]
+    assert (await chat(http, server, messages=messages))[0] == 200
+    assert given == [*texts[:2], {"where": "Oslo"}]
 
 
 async def test_tools_and_arguments_reach_the_template(
