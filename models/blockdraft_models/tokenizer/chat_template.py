@@ -1,7 +1,9 @@
 """Chat templates: Jinja in a sandbox, with the control tokens of message contents disarmed."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from blockdraft_models.errors import TokenizerError
@@ -61,7 +63,8 @@ class ChatTemplate:
         _check(messages)
         given = dict(arguments or {})
         if "tools" not in self.variables:
-            messages = with_tools_in_words(messages, tools)
+            role = "system" if not tools or self._tells_of_system else "user"
+            messages = with_tools_in_words(messages, tools, role)
         elif tools:
             given["tools"] = list(tools)
         for name in given:
@@ -83,16 +86,30 @@ class ChatTemplate:
             return value
 
         try:
-            text = self._template.render(
-                messages=list(map(_with_thoughts, disarm(messages))),
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-                # Templates tell "none" from "not there".
-                **{"tools": None, "documents": None, **disarm(given)},
+            text = self._rendered(
+                list(map(_with_thoughts, disarm(messages))), add_generation_prompt, disarm(given)
             )
         except Exception as error:  # a template is code: it can raise anything
             raise TokenizerError(f"the chat template refused the messages: {error}") from error
         return text, {ord(char): token for token, char in stand_ins.items()}
+
+    @cached_property
+    def _tells_of_system(self) -> bool:
+        """Whether a system message is told; some templates refuse it, others leave it out."""
+        system, question = ({"role": role, "content": role * 2} for role in ("system", "user"))
+        # A template is code: it can raise anything.
+        with contextlib.suppress(Exception):
+            return "systemsystem" in self._rendered([system, question], True, {})
+        return False
+
+    def _rendered(self, messages: list[Message], generation: bool, given: Any) -> str:
+        return self._template.render(
+            messages=messages,
+            add_generation_prompt=generation,
+            **self._special_tokens,
+            # Templates tell "none" from "not there".
+            **{"tools": None, "documents": None, **given},
+        )
 
 
 def _check(messages: Sequence[Message]) -> None:

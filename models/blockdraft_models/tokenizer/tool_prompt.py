@@ -27,11 +27,12 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_tools_in_words(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], role: str = "system"
 ) -> list[Mapping[str, Any]]:
     """Return messages of system, user and assistant that tell of `tools`, their calls and answers.
 
-    The tools are added to the system message, calls to what the assistant said; answers that follow
+    The tools become a first message of `role`, or a part of the one that is there: the user's for
+    models without a system message. Calls are added to what the assistant said; answers that follow
     one another become one message of the user. Other messages stay as they are.
     """
     told: list[Mapping[str, Any]] = []
@@ -44,10 +45,11 @@ def with_tools_in_words(
     if not tools:
         return told
     words = _TOOLS.format(tools="\n".join(map(_json, tools)))
-    if told and told[0]["role"] == "system":
-        first = told.pop(0)
-        words = f"{first['content']}\n\n{words}" if first["content"] else words
-    return [{"role": "system", "content": words}, *told]
+    if told and told[0]["role"] == role:
+        content = told.pop(0)["content"]
+        both = (content, words) if role == "system" else (words, content)
+        words = "\n\n".join(filter(None, both))
+    return [{"role": role, "content": words}, *told]
 
 
 def _with_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:

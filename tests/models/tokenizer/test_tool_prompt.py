@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from tests.models.tiny import CHAT_TEMPLATE
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
@@ -30,6 +31,24 @@ def test_tools_are_told_of_in_the_system_message() -> None:
             [{"role": "system", "content": content}, QUESTION], [RAIN]
         )
         assert joined["content"].startswith(f"{before}# Tools")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["{{ raise_exception('System role not supported') }}", ""],
+    ids=["refused", "left out"],
+)
+def test_the_user_tells_of_tools_where_nobody_tells_of_a_system(refusal: str) -> None:
+    source = "{% for m in messages %}{% if m.role == 'system' %}" + refusal
+    source += "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+    nothing = re.compile("(?!)")
+    chat = ChatTemplate(source, {})
+    text, _ = chat.render([QUESTION], nothing, add_generation_prompt=True, tools=[RAIN])
+    assert text.startswith("<user># Tools")
+    assert text.endswith(f"</tool_call>\n\n{QUESTION['content']}")
+    answered = [{"role": "assistant", "content": "a"}, QUESTION]
+    text, _ = chat.render(answered, nothing, add_generation_prompt=True, tools=[RAIN])
+    assert re.findall("<(user|assistant)>", text) == ["user", "assistant", "user"]
 
 
 def test_calls_and_their_answers_are_text() -> None:
