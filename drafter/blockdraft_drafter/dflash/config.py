@@ -17,8 +17,8 @@ from blockdraft_drafter.compiled.definition import (
 from blockdraft_drafter.dflash.convolution import TAPS, convolution_tensors
 from blockdraft_drafter.dflash.selector import selector_tensors
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.families.family import section
-from blockdraft_models.families.published_config import config_from_hf
+from blockdraft_models.families.family import read_config, section
+from blockdraft_models.families.qwen import QWEN3
 from blockdraft_models.families.table import tensor_names
 
 FULL_ATTENTION = "full_attention"
@@ -161,7 +161,7 @@ class DFlashConfig(DraftConfig):
         # The draft layers are Qwen3 layers whatever the target is; the window is handled here.
         of_windows = ("sliding_window", "use_sliding_window", "layer_types")
         without_window = {key: value for key, value in config.items() if key not in of_windows}
-        decoder = config_from_hf({**without_window, "model_type": "qwen3"})
+        decoder = read_config(QWEN3, without_window, {})
         window, layer_types = _attention_pattern(config, decoder.num_layers)
         anywhere = {**nested, **config}
         dflash2 = _dflash2_fields(anywhere)

@@ -15,8 +15,8 @@ from blockdraft_drafter.compiled.definition import (
     DraftTensor,
 )
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.families.family import section
-from blockdraft_models.families.published_config import config_from_hf
+from blockdraft_models.families.family import read_config, section
+from blockdraft_models.families.llama import LLAMA
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # Changes what a forward pass computes in ways not built here.
@@ -101,7 +101,7 @@ class Eagle3Config(DraftConfig):
         if config.get(_UNSUPPORTED, eagle.get(_UNSUPPORTED)):
             raise ValueError(f"EAGLE drafters with {_UNSUPPORTED} are not supported")
         # The draft layer is a Llama layer whatever the target is.
-        decoder = config_from_hf({**config, "model_type": "llama"})
+        decoder = read_config(LLAMA, config, {})
         anywhere = {**eagle, **config}
         named = eagle.get(_LAYER_IDS, config.get(_LAYER_IDS))
         size = config.get("draft_vocab_size")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from blockdraft_models.decoder.config import DecoderConfig
@@ -18,10 +18,35 @@ from blockdraft_models.families.tensors import LayerNames, TensorName
 Published = Mapping[str, Any]
 """A parsed `config.json`, or a section of it."""
 
-_LLAMA3_KEYS = (
-    *("factor", "low_freq_factor", "high_freq_factor"),
-    "original_max_position_embeddings",
-)
+# What every family reads of a `config.json`, and what a file means that lacks it; None where it has
+# to be there or follows from others. Values are those of transformers here and in `Family`.
+_DEFAULTS: Published = {
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim")),
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "quantization_config", "model_type")),
+    **dict.fromkeys(("rope_parameters", "rope_scaling", "original_max_position_embeddings")),
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 1.0,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+# What only one value is supported of.
+_ONLY: Published = {"hidden_act": "silu", "mlp_bias": False}
+# What does not change the function: training, how transformers runs or generates, other programs.
+_UNREAD = """
+architectures auto_map dtype torch_dtype transformers_version transformers.js_config name_or_path
+initializer_range attention_dropout hidden_dropout embd_pdrop resid_pdrop pretraining_tp
+router_aux_loss_coef output_router_logits use_cache cache_implementation return_dict
+output_attentions output_hidden_states chunk_size_feed_forward is_encoder_decoder is_decoder
+tie_encoder_decoder torchscript id2label label2id num_labels problem_type tokenizer_class
+task_specific_params pad_token_id max_window_layers model_max_length attn_implementation
+temperature top_k top_p typical_p do_sample num_beams num_beam_groups num_return_sequences
+max_length max_new_tokens min_length early_stopping diversity_penalty length_penalty
+repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size is_llama_config
+initial_context_length experts_per_token full_attn_mod interpolate_factor
+"""
+WITHOUT_EFFECT = frozenset(_UNREAD.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +60,23 @@ class Family:
     layer: Callable[[LayerNames], Iterator[TensorName]]  # every weight of a layer, each once
     gguf: str | None = None  # architecture in GGUF files; None if those are not read
     same_as: tuple[str, ...] = ()  # further model types of the same form
+    defaults: Published = field(default_factory=dict)  # what else it reads, or takes otherwise
+    only: Published = field(default_factory=dict)  # what only one value is supported of
+
+    @property
+    def keys(self) -> Published:
+        """What is read of a `config.json`, with what a file means that lacks it."""
+        return {**_DEFAULTS, **_ONLY, **self.defaults, **self.only}
+
+    def check_read(self, config: Published) -> None:
+        """Refuse, by a ValueError, a `config.json` that sets what would not be read."""
+        known = WITHOUT_EFFECT.union(self.keys)
+        for name, value in config.items():
+            if value and name not in known and not name.startswith(("_", "unsloth_")):
+                raise ValueError(
+                    f"{name[:50]} in config.json is not supported; remove it if the model computes "
+                    "the same without it"
+                )
 
 
 def required(values: Published, name: str) -> Any:
@@ -64,67 +106,85 @@ def section(values: Published, name: str) -> Published:
     return found
 
 
+def number(values: Published, name: str) -> float:
+    """Return a number that has to be there."""
+    value = required(values, name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a number, got {str(value)[:50]!r}")
+    return float(value)
+
+
 def windows(config: Published, default: str = "full_attention") -> tuple[int, ...]:
-    """Return the window of each layer of a `config.json`; empty if there is none."""
+    """Return the window of each layer of a `config.json`, 0 for none."""
     layers, window = count(config, "num_hidden_layers"), config.get("sliding_window") or 0
     kinds = config.get("layer_types") or [default] * layers
     unknown = set(kinds) - {"full_attention", "sliding_attention"}
     if unknown:
         raise ValueError(f"layers of {sorted(unknown)[0]} are not supported")
-    found = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    # What sees as far as any context reaches has no window.
-    longest = count(config, "max_position_embeddings", 0)
-    return found if any(0 < each < (longest or each + 1) for each in found) else ()
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
 
 
-def rope(config: Published, parameters: Published | None = None) -> tuple[float, Any]:
-    """Return the base of the rotary frequencies, and how they are scaled.
+def rope(config: Published, parameters: Published | None = None) -> dict[str, Any]:
+    """Return how heads are rotated, as fields of `DecoderConfig`.
 
-    transformers 5 moved both into `rope_parameters`; older files have them side by side.
+    transformers 5 moved all of it into `rope_parameters`; of older files, `rope_scaling` wins.
     """
     if parameters is None:
-        parameters = _rope_parameters(config)
-    theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
+        parameters = rope_parameters(config)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    read = _SCALINGS.get(kind)
-    if read is None:
+    if kind not in _SCALINGS:
         raise ValueError(
             f"rope scaling {kind!r} is not supported (supported: {', '.join(_SCALINGS)})"
         )
-    return theta, read(config, parameters)
+    keys, read = _SCALINGS[kind]
+    for name, value in parameters.items():
+        if value and name not in (*_ROPE_KEYS, *keys):
+            raise ValueError(f"{name} of rope scaling {kind!r} is not supported")
+    anywhere = {**config, **parameters}
+    share = number(anywhere, "partial_rotary_factor")
+    return {
+        "rope_theta": number(anywhere, "rope_theta"),
+        "rope_scaling": read(config, parameters),
+        "rotary_dim": None if share == 1 else int(head_dim(config) * share),
+    }
 
 
-def rotary_dim(config: Published, head_dim: int) -> int | None:
-    """Return how many elements of a head are rotated; None for all."""
-    name = "partial_rotary_factor"
-    share = _rope_parameters(config).get(name, config.get(name, 1))
-    return None if share == 1 else int(head_dim * share)
+def whole_rope(config: Published, parameters: Published | None = None) -> dict[str, Any]:
+    """Return the same of heads that are rotated as a whole, or refuse them by a ValueError."""
+    fields = rope(config, parameters)
+    if fields["rotary_dim"] is not None:
+        raise ValueError("rotary embedding of a part of the head is not supported")
+    return fields
 
 
-def _llama3(_: Published, parameters: Published) -> AnyRopeScaling:
-    return RopeScaling(**{name: required(parameters, name) for name in _LLAMA3_KEYS})
+def head_dim(config: Published) -> int:
+    """Return the width of a head."""
+    heads = count(config, "num_attention_heads")
+    return count(config, "head_dim", count(config, "hidden_size") // max(heads, 1))
+
+
+def _llama3(config: Published, parameters: Published) -> AnyRopeScaling:
+    factor, low, high = (number(parameters, name) for name in _LLAMA3_KEYS)
+    return RopeScaling(factor, low, high, _original_context(config, parameters))
 
 
 def _yarn(config: Published, parameters: Published) -> AnyRopeScaling:
-    factor = float(required(parameters, "factor"))
-    if parameters.get("mscale") or parameters.get("mscale_all_dim"):
-        raise ValueError("rope scaling 'yarn' with mscale is not supported")
+    factor = number(parameters, "factor")
     attention = parameters.get("attention_factor")
     if attention is None:
         attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    longest = count(config, "max_position_embeddings", 0)
     return YarnScaling(
         factor,
         float(parameters.get("beta_fast") or 32),
         float(parameters.get("beta_slow") or 1),
-        count(parameters, "original_max_position_embeddings", longest),
+        _original_context(config, parameters),
         float(attention),
         bool(parameters.get("truncate", True)),
     )
 
 
 def _longrope(config: Published, parameters: Published) -> AnyRopeScaling:
-    original = original_context(config)
+    original = _original_context(config, parameters)
     factor = parameters.get("factor") or count(config, "max_position_embeddings") / original
     attention = parameters.get("attention_factor")
     if attention is None:
@@ -134,60 +194,89 @@ def _longrope(config: Published, parameters: Published) -> AnyRopeScaling:
     return LongRopeScaling(short, float(attention))
 
 
-def original_context(config: Published) -> int:
-    """Return for how many tokens a model with LongRoPE was made at first."""
-    name, parameters = "original_max_position_embeddings", _rope_parameters(config)
-    return count(parameters if name in parameters else config, name)
+def _original_context(config: Published, parameters: Published) -> int:
+    """Return for how many tokens a model was made before its context was stretched."""
+    longest = count(parameters, _ORIGINAL, count(config, "max_position_embeddings"))
+    return count(config, _ORIGINAL, longest)
 
 
-def _rope_parameters(config: Published) -> Published:
-    return section(config, "rope_parameters") or section(config, "rope_scaling")
+def rope_parameters(config: Published) -> Published:
+    """Return what a configuration says of how all layers rotate."""
+    return section(config, "rope_scaling") or section(config, "rope_parameters")
 
 
-_SCALINGS: dict[str, Callable[[Published, Published], AnyRopeScaling | None]] = {
-    "default": lambda _, __: None,
-    "llama3": _llama3,
-    "linear": lambda _, parameters: LinearScaling(float(required(parameters, "factor"))),
-    "yarn": _yarn,
-    "longrope": _longrope,
+def _longest(config: Published, scaling: AnyRopeScaling | None) -> int:
+    """Return how many tokens a context can have."""
+    longest = count(config, "max_position_embeddings")
+    if isinstance(scaling, LongRopeScaling):
+        # Beyond it, keys would have to be rotated anew by the long factors.
+        return min(longest, _original_context(config, rope_parameters(config)))
+    return longest
+
+
+_ORIGINAL = "original_max_position_embeddings"
+_LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
+_ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
+# The keys of each kind of scaling, and what reads them.
+_SCALINGS: dict[
+    str, tuple[tuple[str, ...], Callable[[Published, Published], AnyRopeScaling | None]]
+] = {
+    "default": ((), lambda _, __: None),
+    "llama3": ((*_LLAMA3_KEYS, _ORIGINAL), _llama3),
+    "linear": (("factor",), lambda _, parameters: LinearScaling(number(parameters, "factor"))),
+    "yarn": (
+        ("factor", "beta_fast", "beta_slow", "attention_factor", "truncate", _ORIGINAL),
+        _yarn,
+    ),
+    "longrope": (
+        ("factor", "short_factor", "long_factor", "attention_factor", _ORIGINAL),
+        _longrope,
+    ),
 }
 
 
 def read_config(family: Family, config: Published, generation: Published) -> DecoderConfig:
     """Read a `config.json` of a family; stop tokens of a `generation_config.json` win."""
-    common = published_sizes(family.model_type, config, generation)
-    refuse(config, "mlp_bias")
-    own = family.fields(config)
-    head_dim = common["head_dim"]
-    if own.setdefault("rotary_dim", None) is None and rotary_dim(config, head_dim) is not None:
-        raise ValueError("rotary embedding of a part of the head is not supported")
-    if "rope_theta" not in own:
-        own["rope_theta"], own["rope_scaling"] = rope(config)
-    return DecoderConfig(**{**common, **own})
+    config = {**family.keys, **config}
+    if config["rope_parameters"] is None:
+        config["rope_parameters"] = family.keys["rope_parameters"]
+    for name, only in {**_ONLY, **family.only}.items():
+        if config[name] != only:
+            said = str(config[name])[:50]
+            raise ValueError(f"{name} {said!r} is not supported (supported: {only})")
+    fields = {**published_sizes(family.model_type, config, generation), **family.fields(config)}
+    if "rope_theta" not in fields:
+        fields |= whole_rope(config)
+    longest = _longest(config, fields["rope_scaling"])
+    # What sees as far as any context reaches has no window, unless it rotates otherwise.
+    if "local_rope_theta" not in fields and not any(
+        0 < window < longest for window in fields.get("windows", ())
+    ):
+        fields["windows"] = ()
+    return DecoderConfig(**{**fields, "max_position_embeddings": longest})
 
 
 def published_sizes(model_type: str, config: Published, generation: Published) -> dict[str, Any]:
     """Read what all families call alike, as fields of `DecoderConfig`."""
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
-    head_dim = count(config, "head_dim", hidden // max(heads, 1))
+    config = {**_DEFAULTS, **config}
+    heads = count(config, "num_attention_heads")
     return {
         "name": str(config.get("_name_or_path") or model_type),
         "family": model_type,
         "vocab_size": count(config, "vocab_size"),
-        "hidden_size": hidden,
+        "hidden_size": count(config, "hidden_size"),
         "intermediate_size": count(config, "intermediate_size"),
         "num_layers": count(config, "num_hidden_layers"),
         "num_heads": heads,
         "num_kv_heads": count(config, "num_key_value_heads", heads),
-        "head_dim": head_dim,
-        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)),
-        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "head_dim": head_dim(config),
+        "rms_norm_eps": number(config, "rms_norm_eps"),
+        "tie_word_embeddings": bool(config["tie_word_embeddings"]),
         "attention_bias": bool(config.get("attention_bias", False)),
         "qk_norm": False,
-        "max_position_embeddings": count(config, "max_position_embeddings", 2048),
-        "bos_token_id": token_id(config.get("bos_token_id")),
-        "eos_token_ids": token_ids(eos),
+        "max_position_embeddings": count(config, "max_position_embeddings"),
+        "bos_token_id": token_id(config["bos_token_id"]),
+        "eos_token_ids": token_ids(generation.get("eos_token_id", config["eos_token_id"])),
     }
 
 
@@ -202,16 +291,3 @@ def token_ids(value: Any) -> tuple[int, ...]:
     """Return the token ids of a list, or of one alone."""
     ids = [token_id(one) for one in (value if isinstance(value, list) else [value])]
     return tuple(one for one in ids if one is not None)
-
-
-def only_silu(config: Published) -> None:
-    """Refuse another activation."""
-    if config.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"hidden_act {config['hidden_act']!r} is not supported (supported: silu)")
-
-
-def refuse(config: Published, *flags: str) -> None:
-    """Refuse a configuration in which one of these flags is set."""
-    for flag in flags:
-        if config.get(flag):
-            raise ValueError(f"{flag} is not supported")

@@ -11,17 +11,13 @@ from blockdraft_models.families.tensors import Cut, LayerNames, TensorName
 def _fields(config: Published) -> dict[str, Any]:
     layers = count(config, "num_hidden_layers")
     kinds = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
-    if config.get("swiglu_limit", 7.0) != 7.0 or config.get("swiglu_alpha", 1.702) != 1.702:
-        raise ValueError("only swiglu_limit 7 and swiglu_alpha 1.702 are supported")
     return {
-        "attention_bias": bool(config.get("attention_bias", True)),
         "attention_sinks": True,
-        "windows": windows({"layer_types": kinds, **config}),
+        "windows": windows({**config, "layer_types": config["layer_types"] or kinds}),
         "activation": "clamped",
         "mlp_bias": True,
-        "num_experts": count(config, "num_local_experts", 128),
-        "experts_per_token": count(config, "num_experts_per_tok", 4),
-        "head_dim": count(config, "head_dim", 64),
+        "num_experts": count(config, "num_local_experts"),
+        "experts_per_token": count(config, "num_experts_per_tok"),
     }
 
 
@@ -48,4 +44,27 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield one("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
 
 
-GPT_OSS = Family("gpt_oss", _fields, _layer)
+GPT_OSS = Family(
+    "gpt_oss",
+    _fields,
+    _layer,
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150_000.0,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "attention_bias": True,
+        "sliding_window": 128,
+        "layer_types": None,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+    },
+    only={"swiglu_limit": 7.0, "swiglu_alpha": 1.702},
+)

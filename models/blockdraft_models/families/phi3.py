@@ -4,36 +4,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from blockdraft_models.decoder.rope_scaling import LongRopeScaling
-from blockdraft_models.families.family import (
-    Family,
-    Published,
-    count,
-    only_silu,
-    original_context,
-    rope,
-    rotary_dim,
-    windows,
-)
+from blockdraft_models.families.family import Family, Published, rope, rope_parameters, windows
 from blockdraft_models.families.tensors import Cut, LayerNames, TensorName
 
 
 def _fields(config: Published) -> dict[str, Any]:
-    only_silu(config)
-    theta, scaling = rope(config)
-    heads = count(config, "num_attention_heads")
-    head_dim = count(config, "head_dim", count(config, "hidden_size") // max(heads, 1))
-    longest = count(config, "max_position_embeddings", 4096)
-    if isinstance(scaling, LongRopeScaling):
-        # Beyond it, keys would have to be rotated anew by the long factors.
-        longest = original_context(config)
-    return {
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "rotary_dim": rotary_dim(config, head_dim),
-        "max_position_embeddings": longest,
-        "windows": windows({**config, "max_position_embeddings": longest}, "sliding_attention"),
-    }
+    parameters = rope_parameters(config)
+    if parameters.get("rope_type", parameters.get("type")) in ("su", "yarn"):
+        parameters = {**parameters, "rope_type": "longrope"}  # its first names
+    return {**rope(config, parameters), "windows": windows(config, "sliding_attention")}
 
 
 def _layer(names: LayerNames) -> Iterator[TensorName]:
@@ -58,4 +37,14 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield names("mlp.down.weight", "mlp.down_proj.weight", "ffn_down.weight", (hidden, inner))
 
 
-PHI3 = Family("phi3", _fields, _layer)
+PHI3 = Family(
+    "phi3",
+    _fields,
+    _layer,
+    defaults={
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+    },
+)

@@ -20,7 +20,6 @@ from blockdraft_models.families.table import family_of_gguf, family_of_model_typ
 
 # What a `config.json` calls otherwise.
 _HF_NAMES = {
-    "name": "_name_or_path",
     "family": "model_type",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -47,7 +46,9 @@ def config_from_hf(
         sizes = published_sizes(str(model_type), config, generation)
         # A drafter made for it rotates so; how the target does, its module knows.
         return DecoderConfig(**sizes, rope_theta=10000.0, rope_scaling=None)
-    return read_config(family_of_model_type(model_type), config, generation)
+    family = family_of_model_type(model_type)
+    family.check_read(config)
+    return read_config(family, config, generation)
 
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
@@ -55,8 +56,10 @@ def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
     if config.family not in _WRITTEN:
         raise ValueError(f"configurations of {config.family} are not written")
     fields = {_HF_NAMES.get(name, name): value for name, value in asdict(config).items()}
+    keys = family_of_model_type(config.family).keys
     return {
-        **fields,
+        "_name_or_path": config.name,
+        **{name: value for name, value in fields.items() if name in keys},
         "hidden_act": "silu",
         "rope_scaling": rope_scaling_to_hf(config),
         "eos_token_id": list(config.eos_token_ids),

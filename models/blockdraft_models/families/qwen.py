@@ -4,50 +4,42 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from blockdraft_models.families.family import Family, Published, count, only_silu, windows
+from blockdraft_models.families.family import Family, Published, count, windows
 from blockdraft_models.families.llama import plain_layer
 from blockdraft_models.families.tensors import LayerNames, TensorName
 
 
 def _windows(config: Published) -> tuple[int, ...]:
     # What these configurations say of windows counts only with this flag.
-    if not config.get("use_sliding_window"):
+    if not config["use_sliding_window"]:
         return ()
     # Older files do not name the kinds of layers: the first so many have no window.
-    kinds, full = config.get("layer_types"), count(config, "max_window_layers", 28)
+    kinds, full = config["layer_types"], count(config, "max_window_layers")
     if kinds is None:
         layers = range(count(config, "num_hidden_layers"))
         kinds = ["full_attention" if index < full else "sliding_attention" for index in layers]
-    return windows({"sliding_window": 4096, **config, "layer_types": kinds})
+    return windows({**config, "layer_types": kinds})
 
 
 def _qwen2(config: Published) -> dict[str, Any]:
-    only_silu(config)
     # The configuration does not say so: the model has these biases always.
     return {"attention_bias": True, "output_bias": False, "windows": _windows(config)}
 
 
 def _qwen3(config: Published) -> dict[str, Any]:
-    only_silu(config)
-    return {
-        "qk_norm": True,
-        "windows": _windows(config),
-        "head_dim": count(config, "head_dim", 128),
-        "max_position_embeddings": count(config, "max_position_embeddings", 32768),
-    }
+    return {"qk_norm": True, "windows": _windows(config)}
 
 
 def _qwen3_moe(config: Published) -> dict[str, Any]:
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
-        raise ValueError("layers without experts are not supported")
-    experts = "num_experts" if "num_experts" in config else "num_local_experts"
+    # Both names are one setting.
+    experts = "num_experts" if config["num_local_experts"] is None else "num_local_experts"
     return {
         # All of its layers have the window, whatever is said of single ones.
         **_qwen3({**config, "layer_types": None, "max_window_layers": 0}),
         "intermediate_size": count(config, "moe_intermediate_size"),
         "num_experts": count(config, experts),
         "experts_per_token": count(config, "num_experts_per_tok"),
-        "normalized_routing": bool(config.get("norm_topk_prob", False)),
+        "normalized_routing": bool(config["norm_topk_prob"]),
     }
 
 
@@ -65,6 +57,36 @@ def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
         yield one(f"mlp.{name}.weight", *stored, (count, *sizes))
 
 
-QWEN2 = Family("qwen2", _qwen2, plain_layer, gguf="qwen2")
-QWEN3 = Family("qwen3", _qwen3, plain_layer, gguf="qwen3")
-QWEN3_MOE = Family("qwen3_moe", _qwen3_moe, _sparse_layer, gguf="qwen3moe")
+_WINDOWS: Published = {
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+}
+_BY_LAYER: Published = {"num_key_value_heads": 32, "max_window_layers": 28, "layer_types": None}
+
+QWEN2 = Family("qwen2", _qwen2, plain_layer, gguf="qwen2", defaults={**_WINDOWS, **_BY_LAYER})
+QWEN3 = Family(
+    "qwen3",
+    _qwen3,
+    plain_layer,
+    gguf="qwen3",
+    defaults={**_WINDOWS, **_BY_LAYER, "head_dim": 128, "attention_bias": False},
+)
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    _qwen3_moe,
+    _sparse_layer,
+    gguf="qwen3moe",
+    defaults={
+        **_WINDOWS,
+        "attention_bias": False,
+        "num_key_value_heads": 4,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_local_experts": None,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    },
+    only={"decoder_sparse_step": 1},
+)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,12 @@ from tests.models.tiny import tiny_config
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope import rotary_tables
-from blockdraft_models.decoder.rope_scaling import LongRopeScaling, RopeScaling, YarnScaling
+from blockdraft_models.decoder.rope_scaling import (
+    LinearScaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from blockdraft_models.families.published_config import (
     config_from_gguf,
     config_from_hf,
@@ -101,6 +107,13 @@ PUBLISHED = (
     Published("Qwen3-32B", 5120, 25600, 64, 64, 128, False, None, 32.76),
 )
 LLAMA_3_1_8B, QWEN3_8B = PUBLISHED[0].file(), PUBLISHED[6].file()
+GEMMA3: dict[str, Any] = {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "sliding_window": 1024,
+}
 
 
 def of_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
@@ -173,9 +186,103 @@ def test_qwens_first_layers_have_no_window(
     family: str, change: dict[str, Any], windows: tuple[int, ...]
 ) -> None:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    experts = experts if family == "qwen3_moe" else {}
     asked = {"use_sliding_window": True, "sliding_window": 64, "num_hidden_layers": 3}
     changed = {**QWEN3_8B, **experts, **asked, "model_type": family, **change}
     assert config_from_hf(changed).windows == windows
+
+
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 64,
+    "long_factor": [8.0] * 64,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "fields"),
+    [
+        ("mistral", {}, {"windows": (4096,) * 36}),
+        ("ministral", {"sliding_window": None}, {"windows": ()}),
+        ("gemma3_text", {}, {"windows": (*[4096] * 5, 0) * 6, "local_rope_theta": 1e4}),
+        ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
+        ("phi3", {}, {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
+        ("qwen2", {}, {"max_position_embeddings": 32768, "num_kv_heads": 32}),
+    ],
+)
+def test_what_a_file_lacks_is_as_in_transformers(
+    family: str, change: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    bare = {name: QWEN3_8B[name] for name in (*sizes, "num_attention_heads")}
+    config = config_from_hf({**bare, "model_type": family, **change})
+    assert {name: getattr(config, name) for name in fields} == fields
+
+
+def test_gpt_oss_is_stretched_by_default() -> None:
+    experts = {"num_local_experts": 4, "model_type": "gpt_oss"}
+    scaling = YarnScaling(32.0, 32.0, 1.0, 4096, 0.1 * math.log(32) + 1, truncate=False)
+    for change in ({}, {"rope_parameters": None, "rope_theta": 5e5}):
+        config = {**LLAMA_3_1_8B, **experts, "rope_scaling": None, **change}
+        assert config_from_hf(config).rope_scaling == scaling
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        # Older programs edit what transformers 5 has superseded.
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"factor": 1.0}},
+            {"rope_scaling": LinearScaling(2.0), "rope_theta": 1e6},
+        ),
+        (
+            {
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 1.0},
+                "original_max_position_embeddings": 8192,
+            },
+            {"rope_scaling": YarnScaling(4.0, 32.0, 1.0, 8192, 1.0)},
+        ),
+        ({"rope_scaling": LONGROPE}, {"max_position_embeddings": 8192}),
+    ],
+)
+def test_rotations_are_read_wherever_they_stand(
+    change: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    config = config_from_hf({**QWEN3_8B, **change})
+    assert {name: getattr(config, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("change", "bases"),
+    [
+        ({}, (1e6, 1e4)),
+        ({"rope_theta": 5e5, "rope_local_base_freq": 2e4}, (5e5, 2e4)),
+        ({"rope_parameters": {"full_attention": {"type": "linear", "factor": 8.0}}}, (1e6, 1e4)),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 3e4}}}, (1e6, 3e4)),
+    ],
+)
+def test_gemma_rotates_by_kind_of_layer(change: dict[str, Any], bases: tuple[float, float]) -> None:
+    config = config_from_hf({**GEMMA3, **change})
+    assert (config.rope_theta, config.local_rope_theta) == bases
+    linear = LinearScaling(8.0) if "full_attention" in change.get("rope_parameters", ()) else None
+    assert config.rope_scaling == linear
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rope_parameters": {"type": "linear", "factor": 8.0}}, "other than by kind of attention"),
+        (
+            {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}},
+            "only if linear, and without window",
+        ),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping '30.0' is not supported"),
+    ],
+)
+def test_what_gemma_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_from_hf({**GEMMA3, **change})
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:
@@ -211,6 +318,14 @@ def test_written_configs_read_back(kind: Any, scaling: RopeScaling | None) -> No
         ({"hidden_size": None}, "lacks 'hidden_size'"),
         ({"head_dim": 127}, "must be even"),
         ({"eos_token_id": {"a": 1}}, "not a token id"),
+        ({"rope_theta": None}, "lacks 'rope_theta'"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps must be a number"),
+        ({"use_qk_clip": True}, "use_qk_clip in config.json is not supported"),
+        ({"model_type": "phi3", "attention_bias": True}, "attention_bias in config.json"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0, "high_freq_factor": 4.0}},
+            "high_freq_factor of rope scaling 'linear'",
+        ),
     ],
 )
 def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str) -> None:
