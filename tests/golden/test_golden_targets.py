@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.builders import run_dense, write_gguf
 
+from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
 
@@ -38,6 +39,10 @@ def test_the_text_model_of_one_for_images_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     _, checkpoint = load_decoder(tmp_path, dtype=jnp.float32)
     assert checkpoint.fingerprint == load_decoder(source, dtype=jnp.float32)[1].fingerprint
+    # Whether the head is the embedding, the whole model says.
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    with pytest.raises(CheckpointError, match=r"missing: language_model\.lm_head\.weight"):
+        load_decoder(tmp_path, dtype=jnp.float32)
 
 
 def test_there_are_targets() -> None:

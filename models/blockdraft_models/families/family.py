@@ -211,6 +211,8 @@ def _longest(config: Published, scaling: AnyRopeScaling | None) -> int:
     if isinstance(scaling, LongRopeScaling):
         # Beyond it, keys would have to be rotated anew by the long factors.
         return min(longest, _original_context(config, rope_parameters(config)))
+    if isinstance(scaling, YarnScaling):
+        return max(longest, int(scaling.factor * scaling.original_max_position_embeddings))
     return longest
 
 
@@ -259,12 +261,12 @@ def read_config(family: Family, config: Published, generation: Published) -> Dec
 def published_sizes(model_type: str, config: Published, generation: Published) -> dict[str, Any]:
     """Read what all families call alike, as fields of `DecoderConfig`."""
     config = {**_DEFAULTS, **config}
-    heads = count(config, "num_attention_heads")
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     return {
         "name": str(config.get("_name_or_path") or model_type),
         "family": model_type,
         "vocab_size": count(config, "vocab_size"),
-        "hidden_size": count(config, "hidden_size"),
+        "hidden_size": hidden,
         "intermediate_size": count(config, "intermediate_size"),
         "num_layers": count(config, "num_hidden_layers"),
         "num_heads": heads,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.decoder.rope_scaling import LinearScaling, RopeScaling
 from blockdraft_models.families.family import (
     Published,
     count,
@@ -26,6 +26,23 @@ _HF_NAMES = {
     "num_kv_heads": "num_key_value_heads",
     "eos_token_ids": "eos_token_id",
 }
+# Of the section of a GGUF file: what is read, then what changes nothing in llama.cpp.
+_GGUF_KEYS = """
+vocab_size block_count context_length embedding_length feed_forward_length expert_count
+expert_used_count expert_feed_forward_length attention.head_count attention.head_count_kv
+attention.key_length attention.value_length attention.layer_norm_rms_epsilon rope.dimension_count
+rope.freq_base rope.scaling.type rope.scaling.factor rope.scale_linear
+rope.scaling.finetuned rope.scaling.original_context_length tensor_data_layout
+attention.sliding_window expert_weights_norm
+"""
+# Its softmax is 1.
+_GGUF_ONLY = {"expert_gating_func": 1, "expert_weights_scale": 1.0, "attention.causal": True}
+_TOKENS = ("tokens", "token_type")
+CONTROL = 3  # of the token types of the GGUF specification
+_ENDS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<EOT>", "<|eom_id|>"),
+)
 _WRITTEN = ("llama", "qwen2", "qwen3")
 
 
@@ -40,7 +57,9 @@ def config_from_hf(
     generation, text = generation_config or {}, section(config, "text_config")
     if config.get("model_type") == "gemma3" and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
-        config = {**{name: config[name] for name in shared if name in config}, **text}
+        tied = config.get("tie_word_embeddings", True)  # of the text model it says nothing
+        own = {name: config[name] for name in shared if name in config}
+        config = {**own, **text, "tie_word_embeddings": tied}
     model_type = config.get("model_type")
     if any_family and not is_known(model_type):
         sizes = published_sizes(str(model_type), config, generation)
@@ -87,11 +106,18 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
     def key(suffix: str, default: Any = None) -> Any:
         return metadata.get(f"{architecture}.{suffix}", default)
 
+    for name, value in metadata.items():
+        suffix = name.removeprefix(f"{architecture}.")
+        known = suffix == name or suffix in _GGUF_KEYS.split() or value == _GGUF_ONLY.get(suffix)
+        if value and not known:
+            raise ValueError(f"{name[:50]} is not supported")
     experts = key("expert_count", 0)
     if experts and family.model_type != "qwen3_moe":
         raise ValueError(f"a mixture of experts of {architecture} is not supported")
-    if key("rope.scaling.type", "none") != "none":
-        raise ValueError(f"GGUF rope scaling {key('rope.scaling.type')!r} is not supported")
+    scaling = key("rope.scaling.type", "linear")
+    if scaling not in ("none", "linear"):
+        raise ValueError(f"GGUF rope scaling {scaling!r} is not supported")
+    factor = key("rope.scaling.factor", key("rope.scale_linear", 0)) or 1
     hidden = count(metadata, f"{architecture}.embedding_length")
     heads = count(metadata, f"{architecture}.attention.head_count")
     head_dim = count(metadata, f"{architecture}.attention.key_length", hidden // max(heads, 1))
@@ -103,6 +129,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
     vocab = count(metadata, f"{architecture}.vocab_size", len(tokens))
     # llama.cpp stops at any of these; end-of-turn differs from end-of-text in Llama 3.
     stops = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    stops += spelled_ends(metadata)
     inner = "expert_feed_forward_length" if experts else "feed_forward_length"
     return DecoderConfig(
         name=str(metadata.get("general.name") or architecture),
@@ -118,7 +145,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
             required(metadata, f"{architecture}.attention.layer_norm_rms_epsilon")
         ),
         rope_theta=_shortest(key("rope.freq_base", 10000.0)),
-        rope_scaling=None,
+        rope_scaling=None if scaling == "none" or factor == 1 else LinearScaling(_shortest(factor)),
         tie_word_embeddings="output.weight" not in tensor_names,
         attention_bias="blk.0.attn_q.bias" in tensor_names,
         output_bias=family.model_type != "qwen2",
@@ -131,6 +158,16 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
     )
 
 
-def _shortest(value: float) -> float:
+def spelled_ends(metadata: Mapping[str, Any]) -> list[int]:
+    """Return the control tokens of a GGUF file that end a turn by how they are spelled.
+
+    llama.cpp stops at them too: few files name more of them than one.
+    """
+    tokens, types = (metadata.get(f"tokenizer.ggml.{name}") or () for name in _TOKENS)
+    kinds = enumerate(zip(tokens, types, strict=False))
+    return [index for index, (token, kind) in kinds if kind == CONTROL and token in _ENDS]
+
+
+def _shortest(value: int | float) -> float:
     # GGUF stores float32: 1e-5 reads back as 9.999999747378752e-06 and would compare unequal.
     return float(f"{value:.7g}")

@@ -39,6 +39,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _PREFIX = "language_model."
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+_ROWS = 1024  # compared at a time
 _OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
@@ -90,6 +91,15 @@ class OpenCheckpoint:
             return self.weights.read(names[0], slice(first + start, first + stop))
         stored = self.weights.read(names[0], rows)
         return _in_order(stored, name) if is_gguf else stored
+
+    def read_finite(self, name: TensorName, rows: slice = _ALL) -> Any:
+        """Read rows of a tensor as float32, or refuse what is no number."""
+        with np.errstate(over="ignore"):
+            values = np.asarray(self.read(name, rows), np.float32)
+        if not np.isfinite(values).all():
+            stored = self._stored_names(name)[0]
+            raise CheckpointError(f"{self.checkpoint.path}: {stored} is infinite or not a number")
+        return values
 
     def format(self, name: TensorName) -> Format | None:
         """Return the format of a matrix that the decoder can hold as it is stored, or None."""
@@ -168,6 +178,8 @@ def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenChe
     known, and its tensors as they are stored.
     """
     if path.is_dir():
+        if (path / "adapter_config.json").exists() and not any(path.glob("model*.safetensors")):
+            raise CheckpointError(f"{path} is a LoRA adapter; merge it into its model first")
         published = read_json(path / "config.json", required=True)
         published.setdefault("_name_or_path", path.name)
         generation = read_json(path / "generation_config.json")
@@ -183,7 +195,10 @@ def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenChe
         with _refusals(path):
             config = config_from_gguf(header.metadata, header.tensors)
         gguf = GGUFWeights(header)
-        config = replace(config, rope_scaling=_gguf_rope_scaling(config, header, gguf))
+        if _ROPE_FACTORS in header.tensors:
+            if config.rope_scaling is not None:
+                raise CheckpointError(f"{path} stretches its rotary frequencies twice")
+            config = replace(config, rope_scaling=_gguf_rope_scaling(config, header, gguf))
         yield _identify(path, config, gguf)
     else:
         raise CheckpointError(f"{path} is neither a directory nor a .gguf file")
@@ -221,6 +236,10 @@ def _refusals(path: Path) -> Iterator[None]:
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
     shapes = weights.shapes()
+    prefix = _PREFIX if _PREFIX + _EMBEDDING in shapes else ""
+    if config.tie_word_embeddings and prefix + _HEAD in shapes:
+        # Exports repeat the embedding; of another head, transformers does not believe the flag.
+        config = replace(config, tie_word_embeddings=_are_equal(weights, prefix))
     if is_known(config.family):
         names, description = list(tensor_names(config)), config.canonical_json()
     else:
@@ -228,7 +247,6 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         description = f"{config.family} {config.canonical_json()}"
         # A `config.json` leaves out what is its family's default.
         config = replace(config, tie_word_embeddings=_HEAD not in shapes)
-    prefix = _PREFIX if _PREFIX + _EMBEDDING in shapes else ""
     unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
     expected = unnamed.stored_shapes(names)
     found = {
@@ -244,11 +262,23 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         weights.files(),
         description,
         lambda: decoder_fingerprint(
-            description, names, unnamed.in_stored_order(names), unnamed.read
+            description, names, unnamed.in_stored_order(names), unnamed.read_finite
         ),
         default_cache_dir() / "fingerprints",
     )
     return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, prefix)
+
+
+def _are_equal(weights: Weights, prefix: str) -> bool:
+    """Return whether the stored head is the embedding."""
+    head, table = prefix + _HEAD, prefix + _EMBEDDING
+    shape = weights.shapes()[head]
+
+    def equal(start: int) -> bool:
+        rows = slice(start, min(start + _ROWS, shape[0]))
+        return np.array_equal(weights.read(head, rows), weights.read(table, rows))
+
+    return shape == weights.shapes()[table] and all(map(equal, range(0, shape[0], _ROWS)))
 
 
 def check_tensors(
@@ -293,11 +323,7 @@ def _in_order(rows: Any, name: TensorName) -> Any:
     return rows.reshape(heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _gguf_rope_scaling(
-    config: DecoderConfig, header: GGUFHeader, weights: Weights
-) -> RopeScaling | None:
-    if _ROPE_FACTORS not in header.tensors:
-        return None
+def _gguf_rope_scaling(config: DecoderConfig, header: GGUFHeader, weights: Weights) -> RopeScaling:
     stored = weights.read(_ROPE_FACTORS)
     frequencies = base_frequencies(config.head_dim, config.rope_theta)
     for scaling in _PUBLISHED_SCALINGS:

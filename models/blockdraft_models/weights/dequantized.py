@@ -29,6 +29,8 @@ _E2M1 = np.concatenate([_E2M1, -_E2M1])
 def check_quantization(quantization: Mapping[str, Any]) -> None:
     """Refuse by a ValueError a `quantization_config` whose tensors cannot be read."""
     method = quantization.get("quant_method")
+    if method is None:
+        raise ValueError("quantization_config has no quant_method")
     if method == "compressed-tensors":
         form = quantization.get("format")
         if form not in _COMPRESSED:

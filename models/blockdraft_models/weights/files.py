@@ -12,6 +12,7 @@ _MOST_JSON_BYTES = 64 << 20
 _MOST_LINKS = 16
 # GGUF allows 64; names of published safetensors are shorter than 100.
 _LONGEST_NAME = 200
+_POINTER = b"version https://git-lfs"
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
@@ -60,6 +61,14 @@ def check_regular(path: Path) -> None:
     # Of a pipe or a device even the first byte may never come.
     if not path.is_file():
         raise CheckpointError(f"{path} is not a regular file")
+    check_fetched(path)
+
+
+def check_fetched(path: Path) -> None:
+    """Check that a file is not what Git LFS leaves in its place."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(f"{path} is a pointer of Git LFS: fetch it with `git lfs pull`")
 
 
 def _blobs(directory: Path) -> Path | None:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _HEX_DIGITS = 16
 # Goes up when fingerprints are taken otherwise, so that the earlier ones are forgotten.
-_DEFINITION = 1
+_DEFINITION = 2
 # Less is read in an instant, and is not worth a file.
 _LEAST_BYTES = 16 << 20
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}\n")

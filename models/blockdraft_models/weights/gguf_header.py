@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockdraft_models.errors import CheckpointError
-from blockdraft_models.weights.files import check_name
+from blockdraft_models.weights.files import check_fetched, check_name
 
 _MAGIC = 0x46554747  # "GGUF"
 _STRING, _ARRAY = 8, 9
@@ -92,6 +92,7 @@ class _Cursor:
 def read_header(path: Path) -> GGUFHeader:
     """Read metadata and the tensor directory of a `.gguf` file."""
     try:
+        check_fetched(path)
         with (
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
@@ -109,12 +110,18 @@ def _parse(path: Path, cursor: _Cursor) -> GGUFHeader:
     if cursor.take("I") != _MAGIC:
         raise CheckpointError(f"{path} is not a GGUF file")
     version, tensor_count, key_count = cursor.take("I"), cursor.take("Q"), cursor.take("Q")
+    if version % 2**16 == 0:
+        raise CheckpointError(f"{path} is big-endian, which is not supported")
     if version not in (2, 3):
         raise CheckpointError(f"{path}: GGUF version {version} is not supported (supported: 2, 3)")
     metadata = {}
     for _ in range(key_count):
         name = cursor.string()
         metadata[name] = cursor.value(cursor.take("I"))
+    if metadata.get("split.count", 1) > 1:
+        raise CheckpointError(
+            f"{path} is a part of a model: merge all with `llama-gguf-split --merge`"
+        )
     infos = []
     for _ in range(tensor_count):
         name, dims = cursor.string(), cursor.take("I")

@@ -144,7 +144,12 @@ def _float8(stored: _Stored) -> Any:
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:
-    """Return which shard holds which tensor; None without an index."""
+    """Return which shard holds which tensor; None without an index, or with all in one file.
+
+    Beside that file, as in transformers, an index is what an earlier model left there.
+    """
+    if (directory / _SINGLE).exists():
+        return None
     index = read_json(directory / _INDEX)
     if not index and not (directory / _INDEX).exists():
         return None

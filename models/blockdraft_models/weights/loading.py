@@ -23,7 +23,6 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
 from blockdraft_models.decoder.stored import Format, row_bytes
-from blockdraft_models.errors import CheckpointError
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
 from blockdraft_models.kernels.library import in_kernels
@@ -80,7 +79,7 @@ def load_decoder(
     format that the kernels read stay as they are; "int8" quantizes those of the layers, each as it
     is read. Without a placement on a mesh all go to the default device.
     Progress is told after every weight: the bytes placed and the bytes in all. A checkpoint that is
-    refused is refused before anything is placed, but for int8 of weights that are not finite.
+    refused is refused before anything is placed.
     """
     int8 = weights == "int8"
     with open_checkpoint(path) as source:
@@ -201,11 +200,7 @@ def _quantized(
 
     @functools.cache
     def rows(start: int, stop: int) -> QuantizedRows:
-        weight = np.asarray(read((slice(start, stop), slice(None))), np.float32)
-        try:
-            return quantize_rows(weight)
-        except ValueError as error:
-            raise CheckpointError(f"{source.checkpoint.path}: {name.path}: {error}") from error
+        return quantize_rows(np.asarray(read((slice(start, stop), slice(None))), np.float32))
 
     def rows_of(index: Index) -> QuantizedRows:
         start, stop, _ = index[0].indices(name.shape[0])

@@ -155,6 +155,8 @@ def test_links_that_lead_out(checkpoint: Path, tmp_path: Path, name: str) -> Non
     """A checkpoint unpacked from somewhere must not make the service read the host's files."""
     secret = tmp_path / "secret.json"
     secret.write_text('{"token": 1}')
+    if name == INDEX:
+        shard(checkpoint, 1)
     (checkpoint / name).unlink(missing_ok=True)
     (checkpoint / "within").symlink_to(secret)
     (checkpoint / name).symlink_to("within")
@@ -212,6 +214,46 @@ def test_pickles_are_never_opened(checkpoint: Path, tmp_path: Path) -> None:
             load(checkpoint)
         (checkpoint / WEIGHTS).unlink()
     assert not (tmp_path / "exploded").exists()
+
+
+def test_weights_that_are_no_numbers(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / WEIGHTS)
+    for value in (np.nan, np.inf):
+        for dtype in (np.float32, ml_dtypes.bfloat16):
+            changed = np.asarray(tensors[NORM], dtype)
+            changed[1] = value
+            save_file({**tensors, NORM: changed}, checkpoint / WEIGHTS)
+            with refused(f"{NORM} is infinite or not a number", checkpoint):
+                load(checkpoint)
+
+
+def test_what_is_not_the_model_itself(checkpoint: Path, decoder: Decoder, tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    for file in (checkpoint / WEIGHTS, checkpoint / "config.json", gguf):
+        whole = file.read_bytes() if file.exists() else b""
+        file.write_bytes(pointer)
+        with refused("pointer of Git LFS", file):
+            load(file if file == gguf else checkpoint)
+        file.write_bytes(whole)
+    write_gguf(decoder, gguf)
+    swapped = bytearray(gguf.read_bytes())
+    swapped[4:8] = swapped[7:3:-1]
+    gguf.write_bytes(swapped)
+    with refused("is big-endian", gguf):
+        load(gguf)
+    gguf.write_bytes(
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 11) + b"split.count" + struct.pack("<IH", 2, 2)
+    )
+    with refused("is a part of a model", gguf):
+        load(gguf)
+    change_json(checkpoint / "config.json", quantization_config={"bits": 4})
+    with refused("quantization_config has no quant_method", checkpoint):
+        load(checkpoint)
+    (checkpoint / WEIGHTS).unlink()
+    (checkpoint / "adapter_config.json").write_text("{}")
+    with refused("is a LoRA adapter", checkpoint):
+        load(checkpoint)
 
 
 def test_json_bombs(checkpoint: Path) -> None:

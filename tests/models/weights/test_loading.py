@@ -110,6 +110,28 @@ def test_shards_and_what_some_exports_repeat_do_not_matter(checkpoint: Path) -> 
     np.testing.assert_array_equal(run_dense(sharded, TOKENS)[0], run_dense(whole, TOKENS)[0])
 
 
+def test_a_head_of_its_own_is_not_given_up_for_a_flag(checkpoint: Path) -> None:
+    """Fine-tuning of a tied model may untie it and leave the flag."""
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    own = tensors["model.embed_tokens.weight"] + 1
+    save_file({**tensors, "lm_head.weight": own}, file)
+    decoder, loaded = load_decoder(checkpoint, dtype=jnp.float32)
+    assert not loaded.config.tie_word_embeddings
+    assert decoder.head is not None
+    np.testing.assert_array_equal(decoder.head.weight[...], own)
+
+
+def test_an_index_beside_the_whole_is_left_alone(checkpoint: Path) -> None:
+    _, expected = load_decoder(checkpoint, dtype=jnp.float32)
+    file = checkpoint / "model.safetensors"
+    whole = file.read_bytes()
+    save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file)
+    shard(checkpoint, 2)
+    file.write_bytes(whole)
+    assert load_decoder(checkpoint, dtype=jnp.float32)[1] == expected
+
+
 def test_llama3_factors_of_a_gguf_become_rope_scaling(tmp_path: Path) -> None:
     config = tiny_config(head_dim=64, rope_theta=500000.0)
     decoder = random_decoder(config)
