@@ -90,7 +90,7 @@ def test_chat_prompts_equal_the_recorded_ones(tokenizer: Tokenizer) -> None:
 
 def test_what_the_tokenizer_is(tokenizer: Tokenizer) -> None:
     assert tokenizer.vocab_size == 49152
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (1, (2,))
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (1, (2, 0))
     empty = [i for i in range(tokenizer.vocab_size) if not tokenizer.token_bytes(i)]
     assert tokenizer.special_token_ids == set(empty) == set(range(17))
     assert tokenizer.encode("In 2024") == tokenizer.encode("In 20") + tokenizer.encode("24")

@@ -10,13 +10,16 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from blockdraft_models.errors import TokenizerError
-from blockdraft_models.weights.files import read_json
+from blockdraft_models.families.published_config import CONTROL, spelled_ends
+from blockdraft_models.weights.files import check_fetched, read_json
 from blockdraft_models.weights.gguf_header import read_header
 
 Value = TypeVar("Value")
 
-# Token types of the GGUF specification.
-_CONTROL, _USER_DEFINED = 3, 4
+_USER_DEFINED = 4  # of the token types of the GGUF specification
+# Those of Llama 3, which puts BOS before every text unless the file says otherwise.
+_NAMES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 
 # Both published with the models: contractions, words, digit groups, punctuation, whitespace.
 _WORDS = (
@@ -56,6 +59,7 @@ def read_gguf(path: Path) -> TokenizerFiles:
     """Read the tokenizer of a `.gguf` file."""
     metadata = read_header(path).metadata
     backend = backend_from_gguf(metadata)
+    adds_bos = _typed(metadata, "tokenizer.ggml.add_bos_token", bool)
 
     def token(name: str) -> int | None:
         return _typed(metadata, f"tokenizer.ggml.{name}_token_id", int)
@@ -69,8 +73,8 @@ def read_gguf(path: Path) -> TokenizerFiles:
     return TokenizerFiles(
         backend,
         bos_token_id=token("bos"),
-        eos_token_ids=_distinct(token("eos"), token("eot"), token("eom")),
-        adds_bos=_typed(metadata, "tokenizer.ggml.add_bos_token", bool),
+        eos_token_ids=_distinct(token("eos"), token("eot"), token("eom"), *spelled_ends(metadata)),
+        adds_bos=metadata["tokenizer.ggml.pre"] in _LLAMA3_NAMES if adds_bos is None else adds_bos,
         template=_typed(metadata, "tokenizer.chat_template", str),
         special_tokens=special,
     )
@@ -79,10 +83,13 @@ def read_gguf(path: Path) -> TokenizerFiles:
 def read_directory(path: Path) -> TokenizerFiles:
     """Read `tokenizer.json` and what surrounds it in a Hugging Face directory."""
     config = read_json(path / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:  # as older files are
+        config = {**config, **read_json(path / "special_tokens_map.json")}
     model = {**read_json(path / "config.json"), **read_json(path / "generation_config.json")}
     file = path / "tokenizer.json"
     if not file.is_file():
         raise TokenizerError(f"{path} has no tokenizer.json")
+    check_fetched(file)
     try:
         backend = Backend.from_file(str(file))
     except (KeyboardInterrupt, SystemExit):
@@ -97,6 +104,7 @@ def read_directory(path: Path) -> TokenizerFiles:
         for name in ("bos", "eos", "unk", "pad")
         if (content := _content(config.get(f"{name}_token"))) is not None
     }
+    _add_tokens(backend, config)
     eos = model.get("eos_token_id")
     eos_ids = eos if isinstance(eos, list) else [eos]
     ids = {name: backend.token_to_id(content) for name, content in special.items()}
@@ -104,24 +112,61 @@ def read_directory(path: Path) -> TokenizerFiles:
         backend,
         bos_token_id=_token_id(ids.get("bos_token", model.get("bos_token_id"))),
         eos_token_ids=_distinct(*map(_token_id, eos_ids), ids.get("eos_token")),
-        adds_bos=_switch(config, "add_bos_token"),
+        adds_bos=None,
         template=_directory_template(path, config),
         special_tokens=special,
     )
 
 
+def _add_tokens(backend: Backend, config: Mapping[str, Any]) -> None:
+    """Add the tokens that are named beside `tokenizer.json` only, as transformers does."""
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    entries = config.get("added_tokens_decoder") or {}
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    ids: dict[str, int] = {}
+    try:
+        for index in sorted(entries, key=int):
+            token = AddedToken(**entries[index])
+            known[token.content], ids[token.content] = token, int(index)
+        named = [config.get(f"{name}_token") for name in _NAMES]
+        named += extra.values() if isinstance(extra, dict) else extra
+        for content in filter(None, map(_content, named)):
+            token = known.get(content) or AddedToken(content, normalized=False)
+            token.special = True
+            # What the vocabulary lacks, the model cannot mean.
+            if content in ids or backend.token_to_id(content) is not None:
+                known[content] = token
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise TokenizerError(f"tokenizer_config.json describes no tokens: {error!r}") from error
+    backend.add_tokens(list(known.values()))
+    for content, index in ids.items():
+        if backend.token_to_id(content) != index:
+            raise TokenizerError(f"{content!r} has another id in tokenizer.json than {index}")
+
+
 def _directory_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise TokenizerError(f"cannot read {file}: {error}") from error
     template = config.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        entries = [entry for entry in template if isinstance(entry, dict)]
-        template = next((e.get("template") for e in entries if e.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+    by_name = {"default": template}
+    if isinstance(template, list):
+        by_name = {
+            str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)
+        }
+    for name, file in (
+        ("default", path / "chat_template.jinja"),
+        ("tool_use", path / "additional_chat_templates" / "tool_use.jinja"),
+    ):
+        if file.is_file():
+            try:
+                by_name[name] = file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise TokenizerError(f"cannot read {file}: {error}") from error
+    default, of_tools = by_name.get("default"), by_name.get("tool_use")
+    if not isinstance(default, str) or not isinstance(of_tools, str):
+        return default if isinstance(default, str) else None
+    # Expressions keep white space at the ends; the end of a template loses one line break.
+    ends = "{{ '' }}"
+    parts = [ends + text.removesuffix("\n") + ends for text in (of_tools, default)]
+    return "{% if tools %}" + "{% else %}".join(parts) + "{% endif %}"
 
 
 def _content(token: Any) -> str | None:
@@ -129,13 +174,6 @@ def _content(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-def _switch(config: Mapping[str, Any], name: str) -> bool | None:
-    value = config.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise TokenizerError(f"{name} is {str(value)[:50]!r}, neither true nor false")
 
 
 def _token_id(value: Any) -> int | None:
@@ -189,12 +227,15 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(types) != len(tokens) or len(vocab) != len(tokens):
         raise TokenizerError("the GGUF vocabulary is inconsistent: lengths differ or tokens repeat")
-    pre = _typed(metadata, "tokenizer.ggml.pre", str) or "default"
+    pre = _typed(metadata, "tokenizer.ggml.pre", str)
+    if pre in (None, "default"):
+        # Older converters wrote so whatever the model, and llama.cpp warns of worse answers.
+        raise TokenizerError("the GGUF file names no pre-tokenizer; convert the model anew")
     splitter = _splitter(pre)
     pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
         # Llama 3 takes a word that is a token as it is, even where no merges lead to it.
-        model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in ("llama-bpe", "llama3"))
+        model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in _LLAMA3_NAMES)
     except Exception as error:  # the binding raises bare Exception
         said = _one_line(error)
         raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {said}") from error
@@ -203,7 +244,7 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
     backend.decoder = decoders.ByteLevel()
     if pre in ("qwen2", "qwen3"):
         backend.normalizer = normalizers.NFC()
-    backend.add_special_tokens(_added(tokens, types, _CONTROL, special=True))
+    backend.add_special_tokens(_added(tokens, types, CONTROL, special=True))
     backend.add_tokens(_added(tokens, types, _USER_DEFINED, special=False))
     return backend
 
@@ -218,8 +259,8 @@ def _added(
     ]
 
 
-def _splitter(pre: str) -> pre_tokenizers.PreTokenizer:
-    if pre in ("default", "gpt-2"):
+def _splitter(pre: str | None) -> pre_tokenizers.PreTokenizer:
+    if pre == "gpt-2":
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if pre == "smollm":
         return pre_tokenizers.Sequence(
@@ -228,9 +269,9 @@ def _splitter(pre: str) -> pre_tokenizers.PreTokenizer:
                 pre_tokenizers.ByteLevel(add_prefix_space=False),
             ]
         )
-    patterns = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "qwen2": _QWEN2, "qwen3": _QWEN2}
+    patterns = {**dict.fromkeys(_LLAMA3_NAMES, _LLAMA3), "qwen2": _QWEN2, "qwen3": _QWEN2}
     if pre not in patterns:
-        known = ", ".join(["default", "gpt-2", "smollm", *patterns])
+        known = ", ".join(["gpt-2", "smollm", *patterns])
         raise TokenizerError(f"pre-tokenizer {pre!r} is not supported (supported: {known})")
     return pre_tokenizers.Sequence(
         [

@@ -178,13 +178,20 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise TokenizerError(UNSUPPORTED)
     byte_level = type(backend.decoder).__name__ == "ByteLevel"
     pieces = None if byte_level else read_sentencepiece(backend)
+    bos = files.bos_token_id
     if adds_bos is None:
-        # Llama 3 says it only through its post-processor.
-        bos = files.bos_token_id
-        adds_bos = bos is not None and backend.encode("").ids[:1] == [bos]
+        # What `add_bos_token` says besides, transformers leaves alone too.
+        plain = backend.encode("a", add_special_tokens=False).ids
+        first, *others = whole = backend.encode("a").ids
+        adds_bos = whole != plain
+        if adds_bos and others != plain:
+            raise TokenizerError("a post-processor that adds more than BOS is not supported")
+        bos = first if adds_bos else bos
     special = {
         index: token for index, token in backend.get_added_tokens_decoder().items() if token.special
     }
+    if whole_words := [token.content for token in special.values() if token.single_word]:
+        raise TokenizerError(f"control token {whole_words[0]!r} as a whole word is not supported")
     special_ids = {token.content: index for index, token in special.items()}
     # Longest first: a control token may begin another. Without any, match nothing.
     longest_first = sorted(special_ids, key=len, reverse=True)
@@ -195,7 +202,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
             if index in each.encode(content, add_special_tokens=False).ids:
                 raise TokenizerError(f"ordinary text can spell the control token {content!r}")
     return Tokenizer(
-        bos_token_id=files.bos_token_id,
+        bos_token_id=bos,
         eos_token_ids=files.eos_token_ids,
         adds_bos=adds_bos,
         special_token_ids=frozenset(special_ids.values()),

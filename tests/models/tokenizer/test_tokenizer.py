@@ -150,27 +150,76 @@ def edited(checkpoint: Path, directory: Path, name: str, change: dict[str, Any])
     return directory
 
 
-def test_bos_is_added_when_the_config_says_so(checkpoint: Path, tmp_path: Path) -> None:
-    edited(checkpoint, tmp_path, "tokenizer_config.json", {"add_bos_token": True})
-    tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.encode("a") == [IM_START, ord("a")]
-    assert tokenizer.encode_chat([{"role": "user", "content": "a"}])[:2] == [IM_START, ord("u")]
+SPECIAL = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
-def test_bos_of_a_post_processor_is_added(checkpoint: Path, tmp_path: Path) -> None:
-    bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+def post_processor(*names: str) -> dict[str, Any]:
+    """Return one that puts control tokens around a text, `A`."""
     first, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
-    processor = {
+    ids = {"<|im_start|>": IM_START, "<|im_end|>": IM_END}
+    return {
         "type": "TemplateProcessing",
-        "single": [bos, first],
+        "single": [
+            first if name == "A" else {"SpecialToken": {"id": name, "type_id": 0}} for name in names
+        ],
         "pair": [first, second],
         "special_tokens": {
-            "<|im_start|>": {"id": "<|im_start|>", "ids": [IM_START], "tokens": ["<|im_start|>"]}
+            name: {"id": name, "ids": [ids[name]], "tokens": [name]}
+            for name in names
+            if name in ids
         },
     }
-    edited(checkpoint, tmp_path, "tokenizer.json", {"post_processor": processor})
-    change_json(tmp_path / "tokenizer_config.json", add_bos_token=None)
+
+
+def test_bos_is_added_where_the_post_processor_does(checkpoint: Path, tmp_path: Path) -> None:
+    """As in transformers 5, which does not read `add_bos_token` beside a `tokenizer.json`."""
+    edited(checkpoint, tmp_path, "tokenizer_config.json", {"add_bos_token": True})
+    assert load_tokenizer(tmp_path).encode("a") == [ord("a")]
+    processor = post_processor("<|im_start|>", "A")
+    change_json(tmp_path / "tokenizer.json", post_processor=processor)
+    change_json(tmp_path / "tokenizer_config.json", add_bos_token=False)
     assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
+    change_json(tmp_path / "tokenizer_config.json", bos_token="<|endoftext|>")
+    assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
+
+
+def without(checkpoint: Path, directory: Path, token: str, *, known: bool) -> None:
+    """Leave a control token out of `tokenizer.json`, but for its place in the vocabulary."""
+    edited(checkpoint, directory, "", {})
+    file = directory / "tokenizer.json"
+    content = json.loads(file.read_text())
+    ids = {added["content"]: added["id"] for added in content["added_tokens"]}
+    content["added_tokens"] = [
+        added for added in content["added_tokens"] if added["content"] != token
+    ]
+    if known:
+        content["model"]["vocab"][token] = ids[token]
+    file.write_text(json.dumps(content))
+
+
+def test_control_tokens_are_found_wherever_they_are_named(checkpoint: Path, tmp_path: Path) -> None:
+    end, config = "<|im_end|>", tmp_path / "tokenizer_config.json"
+    without(checkpoint, tmp_path, end, known=True)
+    for changes in (
+        {"eos_token": end},
+        {"eos_token": None, "additional_special_tokens": [end]},
+        {"added_tokens_decoder": {"258": {"content": end, **SPECIAL, "special": True}}},
+    ):
+        change_json(config, **changes)
+        assert IM_END in load_tokenizer(tmp_path).special_token_ids
+    last = "<|reserved_0|>"
+    without(checkpoint, tmp_path, last, known=False)
+    change_json(config, added_tokens_decoder={"259": {"content": last, **SPECIAL, "special": True}})
+    assert load_tokenizer(tmp_path).control_tokens[last] == 259
+
+
+def test_the_map_of_special_tokens_wins_in_older_files(checkpoint: Path, tmp_path: Path) -> None:
+    edited(checkpoint, tmp_path, "tokenizer_config.json", {"eos_token": "<|endoftext|>"})
+    change_json(tmp_path / "config.json", eos_token_id=None)
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|im_end|>"}}')
+    assert load_tokenizer(tmp_path).eos_token_ids == (IM_END,)
+    change_json(tmp_path / "tokenizer_config.json", added_tokens_decoder={})
+    assert load_tokenizer(tmp_path).eos_token_ids == (256,)
 
 
 def rendered(checkpoint: Path) -> str:
@@ -188,6 +237,25 @@ def test_templates_are_found_wherever_they_are_kept(checkpoint: Path, tmp_path: 
     assert rendered(tmp_path) == 'B[{"role": "user", "content": "x"}]'
 
 
+def test_the_template_of_tools_is_taken_where_there_are_tools(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    templates = {
+        "tool_use": "\n T{{ tools | length }} \n\n",
+        "default": "  {%- if 1 %}D{% endif %}\n",
+    }
+    named = [{"name": name, "template": text} for name, text in templates.items()]
+    edited(checkpoint, tmp_path, "tokenizer_config.json", {"chat_template": named})
+    for _ in range(2):
+        tokenizer, messages = load_tokenizer(tmp_path), [{"role": "user", "content": "x"}]
+        assert tokenizer.decode(tokenizer.encode_chat(messages)) == "D"
+        assert tokenizer.decode(tokenizer.encode_chat(messages, tools=[{}])) == "\n T1 \n"
+        change_json(tmp_path / "tokenizer_config.json", chat_template=None)
+        (tmp_path / "chat_template.jinja").write_text(templates["default"])
+        (tmp_path / "additional_chat_templates").mkdir(exist_ok=True)
+        (tmp_path / "additional_chat_templates/tool_use.jinja").write_text(templates["tool_use"])
+
+
 TOKENIZER, CONFIG, MODEL = "tokenizer.json", "tokenizer_config.json", "config.json"
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
 NO_TEMPLATES = [None, 3, "x", {"name": "default", "template": 3}]
@@ -202,7 +270,26 @@ NO_TOKENS: tuple[Any, ...] = ("x", [[1]], -1, True, {})
         (CONFIG, {"chat_template": "{% for %}"}, "does not compile"),
         (CONFIG, {"chat_template": "{{ messages.__class__.__mro__[1].mro() }}"}, "refused"),
         (CONFIG, {"chat_template": "{{ messages.append(1) }}"}, "refused"),
-        (CONFIG, {"add_bos_token": 3}, "add_bos_token is '3', neither true nor false"),
+        (CONFIG, {"added_tokens_decoder": {"x": 3}}, "describes no tokens"),
+        (
+            CONFIG,
+            {"added_tokens_decoder": {"256": {"content": "<|im_end|>"}}},
+            "another id in tokenizer.json than 256",
+        ),
+        (
+            CONFIG,
+            {
+                "added_tokens_decoder": {
+                    "258": {"content": "<|im_end|>", "single_word": True, "special": True}
+                }
+            },
+            "as a whole word is not supported",
+        ),
+        (
+            TOKENIZER,
+            {"post_processor": post_processor("<|im_start|>", "A", "<|im_end|>")},
+            "adds more than BOS",
+        ),
         *((MODEL, {"eos_token_id": eos}, "is no token id") for eos in NO_TOKENS),
         (TOKENIZER, {"decoder": None}, "byte-level BPE"),
         (TOKENIZER, {"model": WORDS}, "byte-level BPE"),
