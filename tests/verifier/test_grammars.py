@@ -182,6 +182,17 @@ async def test_grammars_that_nobody_waits_for_are_not_compiled_and_tenants_take_
     assert order.index("b1") < order.index("a4") + 2
 
 
+async def test_who_comes_as_the_last_caller_leaves_is_served(gate: Gate) -> None:
+    compiler = tiny_grammars()
+    leaving = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
+    await gate.until_begun(1)
+    leaving.cancel()
+    coming = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
+    gate.opened.set()
+    assert await coming is not None
+    assert leaving.cancelled()
+
+
 async def test_a_grammar_that_waits_too_long_is_refused_and_disturbs_no_other(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,17 +108,20 @@ class GrammarCompiler:
             return await asyncio.shield(entry.future)
         finally:
             entry.callers -= 1
-            if not entry.callers:
-                # Nothing happens to what is compiled.
-                entry.future.cancel()
+            # Nothing happens to what is compiled.
+            if not entry.callers and entry.future.cancel():
+                self._forget(grammar, entry)
 
     def _keep(self, grammar: str, entry: _Compiled, done: asyncio.Future[LLMatcher]) -> None:
         """Keep what was compiled, but for errors and what was used longest ago."""
-        lost = done.cancelled() or done.exception() is not None
-        if lost and self._compiled.get(grammar) is entry:
-            del self._compiled[grammar]
+        if done.cancelled() or done.exception() is not None:
+            self._forget(grammar, entry)
         while len(self._compiled) > _KEPT:
             self._compiled.popitem(last=False)
+
+    def _forget(self, grammar: str, entry: _Compiled) -> None:
+        if self._compiled.get(grammar) is entry:
+            del self._compiled[grammar]
 
     def _compile(self, grammar: str, *, tried: bool = False) -> LLMatcher:
         if self._tokenizer is None:
