@@ -55,8 +55,8 @@ class Preparation:
             shared = await asyncio.shield(self._task)
         finally:
             self._callers -= 1
-            if not self._callers:
-                self._task.cancel()
+            if not self._callers and self._task.cancel():
+                self._task = None
         return with_next_seed(shared, index)
 
     async def _prepared(self, tokenizer: "Tokenizer") -> verifier_pb2.SequenceRequest:
