@@ -17,16 +17,20 @@ def next_power_of_two(value: int) -> int:
 
 
 def require_devices() -> None:
-    """Raise `DeviceError` if JAX finds nothing to compute on, where it is told to look."""
+    """Raise `DeviceError` if JAX has no plugin for what it is told to use.
+
+    RuntimeError says, in the plugin's own words, why it does not start: a chip may still belong to
+    a process that is ending, so that it helps to try again.
+    """
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
-        wanted = os.environ.get("JAX_PLATFORMS")
+        # Of CUDA an assertion without a word.
+        if str(error) and "list of known backends" not in str(error):
+            raise
         raise DeviceError(
-            f"JAX cannot use JAX_PLATFORMS={wanted}: install its plugin, as blockdraft[cuda] or "
-            "blockdraft[tpu] do, or unset the variable"
-            if wanted
-            else f"JAX finds no device: {error}"
+            f"JAX cannot use JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}: install its plugin, "
+            "as blockdraft[cuda] or blockdraft[tpu] do, or unset the variable"
         ) from error
 
 

@@ -6,14 +6,14 @@ number in an accelerator type counts TensorCores up to v5p and for tpu7x, two to
 for v5e and v6e. A slice of v5e or v6e of up to eight chips is one host or is made of hosts of
 four; larger ones and all of v4, v5p and tpu7x are made of hosts of four.
 
-A chip belongs to one process. libtpu lets several processes load it when
-`TPU_CHIPS_PER_PROCESS_BOUNDS` is a subset of the host's chips, and takes the chips themselves from
-`TPU_VISIBLE_CHIPS`. Chips are numbered with x fastest, so blocks of 1, 2, 4 or 8 that begin at a
-multiple of their size are rectangles whose chips are neighbours, on hosts of 1x1, 2x2 and 2x4
-alike. The shape of each is the one that JAX's own tests (`jax/_src/test_multiprocess.py`), Ray
-(`TPU_VALID_CHIP_OPTIONS`) and vLLM's TPU backend (`TPUWorker._setup_dp_chip_isolation`) declare;
-two chips are 1,2,1 there, however they lie. With bounds of 1,1,1 processes each process is a slice
-of its own. Every process needs a port of its own, and a task id that is its number in its slice.
+A chip belongs to one process. libtpu takes a process's chips from `TPU_VISIBLE_CHIPS` and locks the
+host for one process, unless `ALLOW_MULTIPLE_LIBTPU_LOAD` is set or the bounds look like a part of a
+host: 2,2,1 does not, even on one of eight chips. Chips are numbered with x fastest, so blocks of 1,
+2, 4 or 8 that begin at a multiple of their size are rectangles whose chips are neighbours, on hosts
+of 1x1, 2x2 and 2x4 alike. Parts of a host are declared as 1,N,1 however they lie, as Ray
+(`TPU_VALID_CHIP_OPTIONS`) and tpu-inference (`single_proc_per_worker.py`) do. With bounds of 1,1,1
+processes each process is a slice of its own. Every process needs a port of its own, and a task id
+that is its number in its slice.
 """
 
 import itertools
@@ -31,8 +31,16 @@ COORDINATOR_PORT = 8482
 BASE_PROCESS_PORT = 8476
 """Port of libtpu's slice builder in the verifier; the drafter takes the next one."""
 
+OF_WHOLE_HOSTS = frozenset(
+    (
+        *("TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS", "HOST_BOUNDS", "CHIPS_PER_HOST_BOUNDS"),
+        *("TPU_TOPOLOGY", "TPU_TOPOLOGY_WRAP"),
+    )
+)
+"""Variables of GKE that contradict those of a process with a part of a host."""
+
 _HOST_OF_FOUR: Bounds = (2, 2, 1)
-_BLOCKS: Mapping[int, Bounds] = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
+_BLOCKS = (1, 2, 4, 8)
 _LARGEST_FLAT_HOST_CHIPS = 8
 _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 _CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5e": 1, "v6e": 1, "tpu7x": 2}
@@ -53,7 +61,7 @@ class TpuHost:
     worker_id: int = 0  # which of the hosts this is; x counts fastest
     hostnames: tuple[str, ...] = ("localhost",)  # names or addresses of all hosts, by worker id
     # Ports of libtpu's own metrics, one for each chip of this host, as GKE sets them in
-    # `TPU_RUNTIME_METRICS_PORTS`; empty where these metrics are not wanted.
+    # `TPU_RUNTIME_METRICS_PORTS`, or two for each of tpu7x; empty where these are not wanted.
     metrics_ports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -274,12 +282,18 @@ def _environment(host: TpuHost, chips: range, port: int) -> dict[str, str]:
     """Return what makes a process with these chips a slice of its own."""
     # Two processes that inherit all ports would both want the first one.
     ports = host.metrics_ports
-    metrics = {}
-    if len(ports) == host.num_chips:
-        metrics = {"TPU_RUNTIME_METRICS_PORTS": ",".join(ports[chip] for chip in chips)}
-    return metrics | {
+    per_chip, rest = divmod(len(ports), host.num_chips)
+    own = {}
+    if per_chip and not rest:
+        of_chips = ports[chips.start * per_chip : chips.stop * per_chip]
+        own = {"TPU_RUNTIME_METRICS_PORTS": ",".join(of_chips)}
+    bounds = host.chips
+    if len(chips) < host.num_chips:
+        bounds = 1, len(chips), 1
+        own["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    return own | {
         "TPU_VISIBLE_CHIPS": _joined(chips),
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(_BLOCKS[len(chips)]),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(bounds),
         "TPU_PROCESS_BOUNDS": "1,1,1",
         "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
         "TPU_PROCESS_PORT": str(port),

@@ -111,9 +111,9 @@ def test_what_makes_no_sense_is_refused(kind: str, more: Mapping[str, str], mess
         TpuHost.from_environment({"TPU_ACCELERATOR_TYPE": kind, **more})
 
 
-def own_slice(chips: str, shape: str, port: int) -> dict[str, str]:
-    """Return the environment of a process that is a slice of its own."""
-    return {
+def own_slice(chips: str, shape: str, port: int, *, part: bool = False) -> dict[str, str]:
+    """Return the environment of a process that is a slice of its own, of a host or a part."""
+    return ({"ALLOW_MULTIPLE_LIBTPU_LOAD": "1"} if part else {}) | {
         "TPU_VISIBLE_CHIPS": chips,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": shape,
         "TPU_PROCESS_BOUNDS": "1,1,1",
@@ -130,18 +130,18 @@ def own_slice(chips: str, shape: str, port: int) -> dict[str, str]:
         (V5E_4, "2+1", ("0,1", "1,2,1"), ("2", "1,1,1")),
         (V5E_4, "1+1", ("0", "1,1,1"), ("1", "1,1,1")),
         (V5P_8, "1+2", ("0", "1,1,1"), ("2,3", "1,2,1")),
-        (V5E_8, "4+4", ("0,1,2,3", "2,2,1"), ("4,5,6,7", "2,2,1")),
-        (V5E_8, "4+1", ("0,1,2,3", "2,2,1"), ("4", "1,1,1")),
-        (V6E_8, "4+2", ("0,1,2,3", "2,2,1"), ("4,5", "1,2,1")),
-        (V6E_8, "2+4", ("0,1", "1,2,1"), ("4,5,6,7", "2,2,1")),
+        (V5E_8, "4+4", ("0,1,2,3", "1,4,1"), ("4,5,6,7", "1,4,1")),
+        (V5E_8, "4+1", ("0,1,2,3", "1,4,1"), ("4", "1,1,1")),
+        (V6E_8, "4+2", ("0,1,2,3", "1,4,1"), ("4,5", "1,2,1")),
+        (V6E_8, "2+4", ("0,1", "1,2,1"), ("4,5,6,7", "1,4,1")),
     ],
 )
 def test_two_processes_of_one_host(
     host: TpuHost, split: str, verifier: tuple[str, str], drafter: tuple[str, str]
 ) -> None:
     parsed = ChipSplit.parse(split)
-    assert verifier_environment(host, parsed) == own_slice(*verifier, 8476)
-    assert drafter_environment(host, parsed) == own_slice(*drafter, 8477)
+    assert verifier_environment(host, parsed) == own_slice(*verifier, 8476, part=True)
+    assert drafter_environment(host, parsed) == own_slice(*drafter, 8477, part=True)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,8 @@ def test_two_processes_of_one_host(
         (PORTS, "2+2", "8431,8432", "8433,8434"),
         (PORTS, "1+2", "8431", "8433,8434"),
         (PORTS, "2+1", "8431,8432", "8433"),
+        # Two for each chip, as of tpu7x.
+        (tuple("abcdefgh"), "2+1", "a,b,c,d", "e,f"),
         # Not one for each chip: left alone.
         ((), "2+2", None, None),
         (("8431",), "2+2", None, None),

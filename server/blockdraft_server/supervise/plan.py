@@ -12,6 +12,7 @@ from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
 from blockdraft_runtime.tpu import (
+    OF_WHOLE_HOSTS,
     ChipSplit,
     TpuHost,
     default_split,
@@ -179,6 +180,8 @@ class ServePlan:
         )
         # A process gets its settings on its command line; it must not read others by itself.
         left_out = SERVER.variables | VERIFIER.variables | DRAFTER.variables
+        if host and split and split.verifier < host.num_chips:
+            left_out |= OF_WHOLE_HOSTS
         return cls(
             None if settings.no_server else server,
             verifier,

@@ -192,6 +192,22 @@ def test_processes_of_a_tpu_host_own_their_chips(
     assert (result.verifier.drafter_address is None) == (drafter is None)
 
 
+@pytest.mark.parametrize(("flags", "whole"), [((), False), (("--no-drafter",), True)])
+def test_a_part_of_a_host_is_told_nothing_of_the_whole(
+    flags: tuple[str, ...], *, whole: bool
+) -> None:
+    of_hosts = {
+        **{"TPU_HOST_BOUNDS": "1,1,1", "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1"},
+        **{"TPU_TOPOLOGY": "2x4", "TPU_TOPOLOGY_WRAP": "false,false,false"},
+    }
+    result = plan(*flags, TPU_ACCELERATOR_TYPE="v6e-8", TPU_WORKER_ID="0", **of_hosts)
+    for child in result.children():
+        assert child.environment is not None
+        assert child.environment["TPU_WORKER_ID"] == "0"
+        assert (of_hosts.items() <= child.environment.items()) == whole
+        assert whole or not of_hosts.keys() & child.environment.keys()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
