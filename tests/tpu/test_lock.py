@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from tests.server.supervise.test_plan import plan
@@ -66,7 +67,7 @@ def test_a_whole_host_is_locked() -> None:
 def test_no_part_of_a_host_is_locked() -> None:
     environments: dict[str, Mapping[str, str]] = {}
     for kind, bounds in KINDS.items():
-        gke = {"TPU_ACCELERATOR_TYPE": kind, "TPU_CHIPS_PER_HOST_BOUNDS": bounds}
+        gke: dict[str, Any] = {"TPU_ACCELERATOR_TYPE": kind, "TPU_CHIPS_PER_HOST_BOUNDS": bounds}
         host = TpuHost.from_environment(gke)
         assert host is not None
         for split in fitting_splits(host):

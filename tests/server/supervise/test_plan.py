@@ -2,6 +2,7 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.command_lines import parse
@@ -196,7 +197,7 @@ def test_processes_of_a_tpu_host_own_their_chips(
 def test_a_part_of_a_host_is_told_nothing_of_the_whole(
     flags: tuple[str, ...], *, whole: bool
 ) -> None:
-    of_hosts = {
+    of_hosts: dict[str, Any] = {
         **{"TPU_HOST_BOUNDS": "1,1,1", "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1"},
         **{"TPU_TOPOLOGY": "2x4", "TPU_TOPOLOGY_WRAP": "false,false,false"},
     }
