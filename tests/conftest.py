@@ -78,6 +78,14 @@ def _few_programs(_shared_programs: "SharedPrograms") -> Iterator[None]:
 
 
 @pytest.fixture
+def hang_ups() -> Iterator[None]:
+    """Have hang-ups noticed by this process and its children, also where tests run by `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def unused_tcp_port() -> int:
     """Return a port that nobody is given who asks for any, as the plugin's own may be."""
     from tests.ports import free_ports

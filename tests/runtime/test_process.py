@@ -97,6 +97,7 @@ async def status_at(address: str, service: str = "") -> int:
     return await status(grpc.aio.insecure_channel(address), service, wait=True)
 
 
+@pytest.mark.usefixtures("hang_ups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_health_follows_the_life_of_the_process(number: signal.Signals) -> None:
     app = App()

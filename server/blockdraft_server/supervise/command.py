@@ -23,7 +23,6 @@ from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.logs import configure_logging
-from blockdraft_runtime.process import stop_signals
 from blockdraft_runtime.settings.drafter import (
     DRAFTER_NAMES,
     NO_DRAFTER_STATUS,
@@ -198,6 +197,7 @@ def refuse_taken_port(flag: str, address: str) -> None:
 
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
     # Imported here: `blockdraft --help` must not wait for gRPC.
+    from blockdraft_runtime.process import stop_signals
     from blockdraft_server.supervise.start_display import follow_start
     from blockdraft_server.supervise.summary import summary
     from blockdraft_server.supervise.supervisor import ChildFailedError, Supervisor

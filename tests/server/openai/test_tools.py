@@ -68,12 +68,12 @@ def allowed(mode: str, *tools: Any) -> dict[str, Any]:
         ),
         ({"tools": [STRICT], "tool_choice": "none"}, None),
         ({"tool_choice": allowed("auto")}, {"tags": FREE[1:]}),
-        ({"tool_choice": allowed("required")}, {"tags": FREE[1:], "required": True}),
+        ({"tool_choice": allowed("required")}, {"tags": [tag("w", NONE)], "required": True}),
         (FORM, {"tags": [*FREE, ANSWER], "required": True}),
         # Calls are demanded, so that there is no answer.
         (
             {**FORM, "tool_choice": NAMED},
-            {"tags": [tag("w", ANY)], "required": True, "single": True},
+            {"tags": [tag("w", NONE)], "required": True, "single": True},
         ),
     ],
     ids=lambda value: str(value)[:60],

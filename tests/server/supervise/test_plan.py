@@ -263,6 +263,7 @@ server.stop(None)
 """
 
 
+@pytest.mark.usefixtures("hang_ups")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)]
 )
