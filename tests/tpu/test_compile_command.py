@@ -57,7 +57,8 @@ def survey(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dic
                     assert program["modelled_seconds"] > 0
             kinds = {each["kind"] for each in report["roles"]["drafter"]["programs"]}
             assert kinds == {"append", "draft"}
-            assert all(each["kernels"] == 1 for each in report["roles"]["verifier"]["programs"])
+            # Attention, norms and products of a layer; the last norm and the head.
+            assert {each["kernels"] for each in report["roles"]["verifier"]["programs"]} == {12}
         return report
 
     return survey

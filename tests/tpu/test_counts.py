@@ -39,8 +39,8 @@ def test_operations_and_bytes(name: str, shapes: list[StepShape]) -> None:
         timing, by_hand = timings[shape], step_cost(config, shape, bytes_per_element=2)
         assert timing.compiled is not None
         assert timing.compiled.flops == pytest.approx(by_hand.flops, rel=FLOPS_TOLERANCE)
-        # Small weights are copied to the chip's own memory first, which counts as well.
-        assert by_hand.bytes < timing.compiled.bytes < 3 * by_hand.bytes
+        # What passes from one kernel to the next is written and read, which counts as well.
+        assert by_hand.bytes < timing.compiled.bytes < 4 * by_hand.bytes
         # No faster than the chips' peaks allow.
         chips = topology.roofline.of_chips(topology.mesh.size)
         assert timing.seconds > chips.seconds(by_hand.flops, by_hand.bytes)

@@ -79,20 +79,16 @@ class Engine:
         self._clock = clock
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
         self.scheduler = Scheduler(settings.scheduler, self._pages)
-        self.drafts = (
-            DraftSync(link, vocab_size, settings.draft_timeout_seconds, metrics.count_repair, clock)
-            if link is not None
-            else None
-        )
+        of_drafts = vocab_size, settings.draft_timeout_seconds, metrics.count_repair, clock
+        self.drafts = None if link is None else DraftSync(link, *of_drafts)
         self.watch = StepWatch()
         self._features: FeatureStore | None = None
         self.lengths = DraftLengths(settings)
         self._listeners = Listeners()
         self._untold: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._preparation = Preparation(
-            self_test, guard, guest, spawn, self._pages, self._inbox.put
-        )
+        post = self._inbox.put
+        self._preparation = Preparation(self_test, guard, guest, spawn, self._pages, post)
         self._ids = itertools.count(1)
         # Sequences submitted and not ended; any thread may ask how many there are.
         self._held: set[Sequence] = set()
@@ -123,9 +119,8 @@ class Engine:
         self._refuse_if_stopping()
         limits = self.settings.scheduler
         room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)
-        held = len(self._held)
-        if held >= room:
-            raise QueueFullError(f"{held} sequences run and wait already")
+        if len(self._held) >= room:
+            raise QueueFullError(f"{room} sequences run and wait already")
         sequence = Sequence(next(self._ids), request, self._clock())
         self._held.add(sequence)
 
@@ -282,12 +277,9 @@ class Engine:
         """Draft with a drafter for which there are steps."""
         self.scheduler.max_block = self.lengths.use_blocks(drafter.block_size)
         self.lengths.forget_acceptance()
-        if (
-            self.drafts is not None
-            and self._features is not None
-            and self.lengths.costs is not None
-        ):
-            self.lengths.costs.drafts = DraftCosts(
+        costs = self.lengths.costs
+        if self.drafts is not None and self._features is not None and costs is not None:
+            costs.drafts = DraftCosts(
                 drafter.block_size, drafter.step_seconds, drafter.shortest_step_seconds
             )
             self.drafts.use_features(self._features)
