@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "eight_devices"
 
 # The longest of all: it begins first.
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_everything_that_needs_eight_devices() -> None:
     devices = "--xla_force_host_platform_device_count=8"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
