@@ -20,7 +20,6 @@ from blockdraft_server.completion import generate, writing
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
-from blockdraft_server.preparation import Preparation
 from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     GenerationRequest,
@@ -31,6 +30,7 @@ from blockdraft_server.request import (
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
+from blockdraft_server.shared_request import SharedRequest
 from blockdraft_server.sizes import MAX_LISTED_TOKENS, check_size, check_tokenized_size
 from blockdraft_server.traces import Traces
 
@@ -185,9 +185,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """
         self._generating.check_count(len(requests) * count)
         return [
-            self.messages(request, metadata, remaining, preparation, index)
+            self.messages(request, metadata, remaining, shared, index)
             for request in requests
-            for preparation in [self._preparation(request)]
+            for shared in [self._shared(request)]
             for index in range(count)
         ]
 
@@ -196,13 +196,13 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         request: GenerationRequest,
         metadata: Metadata | None,
         remaining: float | None,
-        preparation: Preparation | None = None,
+        shared: SharedRequest | None = None,
         index: int = 0,
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end.
 
         The caller waits for the seconds `remaining`; None if it does not say for how long. This is
-        completion number `index` of those that share a `preparation`, None if it is alone.
+        completion number `index` of those of a `shared` request, None if it is alone.
         """
         if remaining is None:
             remaining = self._limits.default_timeout_seconds
@@ -215,17 +215,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             _errors_name(request_id),
         ):
             check_model(request.model, name)
-            if preparation is None:
+            if shared is None:
                 check_request(request)
-                preparation = self._preparation(request)
-            preparation.check()
+                shared = self._shared(request)
+            shared.check()
             background = tenant.background or request.priority == inference_pb2.PRIORITY_BACKGROUND
             with self._generating.admit(tenant, background=background) as take_tokens:
                 tokenizer = self._loaded_tokenizer()
                 try:
                     # Not `wait_for`, which until Python 3.12 may swallow a cancellation.
                     async with asyncio.timeout(remaining):
-                        asked = await preparation.sequence(index, tokenizer)
+                        asked = await shared.sequence(index, tokenizer)
                 except TimeoutError:
                     raise deadline_exceeded() from None
                 prompt_tokens = len(asked.prompt_token_ids)
@@ -252,9 +252,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             trace_end(message.usage)
                         yield message
 
-    def _preparation(self, request: GenerationRequest) -> Preparation:
+    def _shared(self, request: GenerationRequest) -> SharedRequest:
         most, pool = self._limits.max_prompt_bytes, self._pool
-        return Preparation(request, most, lambda: pool.ready_limits, self._threads)
+        return SharedRequest(request, most, lambda: pool.ready_limits, self._threads)
 
     def _messages_of(
         self, request: GenerationRequest, context: Context

@@ -1,8 +1,8 @@
 """Products and norms on TPU in one order: Pallas kernels that know no row's place, nor its company.
 
 Rows come in tiles of a fixed number, and every tile meets the same instructions. What XLA would
-compile differs with the number of rows (docs/adr/0059). A tile is as high as a matrix unit, so a
-step of few tokens waits for its weights, and not for the rows that fill its tile up.
+compile differs with the number of rows (docs/adr/0059). A tile is no higher than a matrix unit, so
+a step of few tokens waits for its weights, and not for the rows that fill its tile up.
 """
 
 import math

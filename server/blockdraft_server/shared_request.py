@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from blockdraft_models.tokenizer.tokenizer import Tokenizer
 
 
-class Preparation:
+class SharedRequest:
     """What the completions of one request share; they differ in their seeds."""
 
     def __init__(
