@@ -52,8 +52,8 @@ def test_says_which_topology_is_unknown() -> None:
     [
         ("v5p:2x2x1", None, "v5p:1x2x1", "v5p:1x2x1"),
         ("v5p:2x2x1", "2+1", "v5p:1x2x1", "v5p:1x1x1"),
-        ("v5e:2x4", None, "v5e:2x2", "v5e:2x2"),
-        ("v6e:2x4", "4+2", "v6e:2x2", "v6e:1x2"),
+        ("v5e:2x4", None, "v5e:1x4", "v5e:1x4"),
+        ("v6e:2x4", "4+2", "v6e:1x4", "v6e:1x2"),
     ],
 )
 def test_each_role_gets_a_rectangle(
