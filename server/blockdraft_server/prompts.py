@@ -111,7 +111,8 @@ def _encode(prompt: inference_pb2.Prompt, tokenizer: "Tokenizer") -> list[int]:
         case "token_ids":
             return list(prompt.token_ids.values)
         case "text":
-            return tokenizer.encode(prompt.text)
+            encode = tokenizer.encode_rendered if prompt.parse_special else tokenizer.encode
+            return encode(prompt.text)
         case _:
             conversation = prompt.conversation
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import tempfile
 import time
 from collections.abc import (
@@ -48,6 +49,12 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def encode_rendered(self, text: str) -> list[int]:
+        control = self.control_tokens
+        pieces = re.split(f"({'|'.join(map(re.escape, control))})", text)
+        parts = ([control[piece]] if piece in control else piece.encode() for piece in pieces)
+        return [token for part in parts for token in part]
 
     template = None
 

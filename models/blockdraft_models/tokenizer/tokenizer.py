@@ -2,7 +2,7 @@
 
 Ordinary text can never become a control token: `encode` and the message contents of
 `encode_chat` are encoded with control tokens switched off, and only those written by the chat
-template are turned into their ids.
+template, or in a text that the caller calls rendered, are turned into their ids.
 """
 
 import re
@@ -62,8 +62,19 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Encode text, starting with BOS only if the model's files ask for it."""
-        prefix = [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
-        return prefix + _encode(self._backend, text)
+        return self._prefix + _encode(self._backend, text)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Encode text that spells control tokens, such as a rendered chat template.
+
+        BOS is added as by `encode`, but for a text that begins with it.
+        """
+        ids = self._encode_rendered(text, {})
+        return ids if ids[:1] == self._prefix else self._prefix + ids
+
+    @property
+    def _prefix(self) -> list[int]:
+        return [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
 
     def encode_inner(self, text: str) -> list[int]:
         """Encode what follows other text: without BOS, and without a space that is not there.
@@ -150,6 +161,10 @@ class Tokenizer:
             tools=tools,
             arguments=arguments,
         )
+        return self._encode_rendered(text, spelling)
+
+    def _encode_rendered(self, text: str, spelling: Mapping[int, str]) -> list[int]:
+        """Encode text with control tokens; `spelling` translates what only looks like them."""
         ids: list[int] = []
         # The pattern captures, so that odd pieces are control tokens and even ones text.
         pieces = self._special_pattern.split(text)

@@ -495,8 +495,15 @@ class Prompt(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
+    PARSE_SPECIAL_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Raw text, tokenized without a chat template. Control tokens in it are read as plain text."""
+    """Raw text, tokenized without a chat template. Control tokens in it are read as plain text, unless
+    `parse_special` is set.
+    """
+    parse_special: _builtins.bool
+    """Whether control tokens that are spelled in `text` are meant, as in a chat template that the caller
+    rendered. One that begins with BOS gets no second one.
+    """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids, used as they are."""
@@ -511,10 +518,11 @@ class Prompt(_message.Message):
         text: _builtins.str = ...,
         token_ids: Global___TokenIds | None = ...,
         conversation: Global___Conversation | None = ...,
+        parse_special: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "conversation", b"conversation", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "conversation", b"conversation", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "conversation", b"conversation", "parse_special", b"parse_special", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "token_ids", "conversation"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015

@@ -75,18 +75,23 @@ def completion_request(body: object) -> CompletionsAsked:
         body = {**body, "max_tokens": 1}  # It is left out.
     fields = Fields(body)
     prompts = list(_prompts(fields.take("prompt")))
+    if fields.flag("parse_special"):
+        if any(prompt.HasField("token_ids") for prompt in prompts):
+            raise invalid_argument("parse_special", "parse_special is of prompts that are text")
+        for prompt in prompts:
+            prompt.parse_special = True
     alternatives = fields.integer("logprobs")
     fields.only("suffix", "")
     echo = fields.flag("echo")
     fields.only("best_of", 1)
-    asked = _asked(fields, prompts, alternatives, asked_form(fields))
+    completions = _asked(fields, prompts, alternatives, asked_form(fields))
     if not echo:
-        return asked
-    for request in asked.requests:
+        return completions
+    for request in completions.requests:
         # A text is known without them, tokens are not.
         if alternatives is not None or request.prompt.WhichOneof("content") == "token_ids":
             request.sampling.prompt_log_probs = alternatives or 0
-    return replace(asked, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
+    return replace(completions, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
 
 
 def _asked(

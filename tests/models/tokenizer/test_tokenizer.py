@@ -57,6 +57,17 @@ def test_a_message_cannot_end_its_turn(tokenizer: Tokenizer, content: str, role:
     assert tokenizer.decode(ids, skip_special=False) == text
 
 
+@given(content=TEXT, role=st.sampled_from(["system", "user", "assistant"]))
+def test_a_rendered_template_is_encoded_as_the_conversation(
+    tokenizer: Tokenizer, content: str, role: str
+) -> None:
+    ids = tokenizer.encode_chat([{"role": role, "content": content}])
+    text = f"<|im_start|>{role}\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.encode_rendered(text) == ids
+    # Nothing that a caller did not declare as rendered is read so.
+    assert IM_START not in tokenizer.encode(text)
+
+
 def test_settings_of_training_neither_cut_nor_fill_texts(tmp_path: Path) -> None:
     write_hf_checkpoint(random_decoder(tiny_config()), tmp_path)
     whole = load_tokenizer(tmp_path)
@@ -178,7 +189,11 @@ def test_bos_is_added_where_the_post_processor_does(checkpoint: Path, tmp_path: 
     processor = post_processor("<|im_start|>", "A")
     change_json(tmp_path / "tokenizer.json", post_processor=processor)
     change_json(tmp_path / "tokenizer_config.json", add_bos_token=False)
-    assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("a") == [IM_START, ord("a")]
+    # A rendered template may have it already.
+    for rendered in ("a", "<|im_start|>a"):
+        assert tokenizer.encode_rendered(rendered) == [IM_START, ord("a")]
     change_json(tmp_path / "tokenizer_config.json", bos_token="<|endoftext|>")
     assert load_tokenizer(tmp_path).encode("a") == [IM_START, ord("a")]
 

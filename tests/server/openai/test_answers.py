@@ -340,6 +340,23 @@ async def test_openais_client_reads_calls_of_tools(server: Running, verifier: Fa
     assert streamed.function.arguments == call.function.arguments
 
 
+async def test_a_rendered_template_keeps_its_control_tokens(
+    http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
+) -> None:
+    for options, prompt in (
+        ({"parse_special": True}, [257, *b"uhi"]),
+        # Whoever says nothing may have text of strangers in the prompt.
+        ({"parse_special": False}, [*b"<turn>uhi"]),
+        ({}, [*b"<turn>uhi"]),
+    ):
+        assert (await complete(http, server, prompt="<turn>uhi", **options))[0] == 200
+        assert list(verifier.requests[-1].prompt_token_ids) == prompt
+    status, body = await complete(http, server, prompt=[1], parse_special=True)
+    assert (status, body["error"]["param"]) == (400, "parse_special")
+    status, body = await chat(http, server, parse_special=True)
+    assert (status, body["error"]["param"]) == (400, "parse_special")
+
+
 async def test_flex_is_the_background(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
