@@ -9,9 +9,9 @@ The completions of one request become one stream of messages in `merged`.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
@@ -20,11 +20,21 @@ from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
 
 Message = inference_pb2.StreamGenerateResponse
-Complete = Callable[
-    [Sequence[inference_pb2.StreamGenerateRequest], int, Metadata | None, float | None],
-    list[AsyncGenerator[Message, None]],
-]
-"""Returns the messages of each completion, as `InferenceService.completions` does."""
+
+
+class Complete(Protocol):
+    """Returns the messages of each completion, as `InferenceService.completions` does."""
+
+    def __call__(
+        self,
+        requests: Sequence[inference_pb2.StreamGenerateRequest],
+        count: int,
+        metadata: Metadata | None,
+        remaining: float | None,
+        stand_ins: Mapping[str, str] = ...,
+    ) -> list[AsyncGenerator[Message, None]]:
+        """See there."""
+
 
 LAST_WORDS_SECONDS = 1.0
 """After the deadline of a request, to tell its caller; one that does not read has as long."""

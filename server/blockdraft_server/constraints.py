@@ -81,7 +81,10 @@ def _check_tag(field: str, tag: inference_pb2.StructuralTag, *, required: bool) 
     if not tag.begin.startswith(tag.trigger):
         message = f"{field}.begin must start with the trigger {tag.trigger!r}"
         raise invalid_argument(f"{field}.begin", message)
-    _check_schema(f"{field}.json_schema", tag.json_schema)
+    if tag.json_schema:
+        _check_schema(f"{field}.json_schema", tag.json_schema)
+    else:
+        _check_there(f"{field}.begin", tag.begin)
 
 
 def _check_triggers(field: str, triggers: Collection[str]) -> None:
@@ -122,7 +125,9 @@ def grammar_of(
     try:
         body = grammar.body(constraint)
         if constraint.HasField("free_text"):
-            body = f"{grammar.free_text(constraint.free_text)} ({body})"
+            free = constraint.free_text
+            lead = grammar.parts(free.lead) if free.lead else ()
+            body = " ".join([grammar.free_text(free), *lead, f"({body})"])
         return grammar.whole(body)
     except (ValueError, TypeError, RecursionError) as error:
         # No schema, a number beyond those of JSON, no Unicode, or as deep as can just be read.
@@ -172,14 +177,14 @@ class _Grammar:
         rest = rf'{self._text_until(free.end)} "\n"? "\n"?'
         if not free.begin:
             return rest
-        head, *tokens = self._parts(free.begin)
+        head, *tokens = self.parts(free.begin)
         # Lazy, or else it could be read as the beginning of another text.
         begin = self._rule("begin", head, "[lazy]") if head != _NOTHING else head
         return f"({' '.join([begin, *tokens, rest])})?"
 
     def _text_until(self, end: str) -> str:
         """Return the expression for text up to the first occurrence of `end`, and with it."""
-        head, *tokens = self._parts(end)
+        head, *tokens = self.parts(end)
         if not tokens:
             return self._rule("until", f"TEXT {head}", "[lazy]")
         # No text can hold a control token, so nothing has to be lazy.
@@ -206,10 +211,12 @@ class _Grammar:
 
     def _tag(self, tag: inference_pb2.StructuralTag, trigger: str) -> str:
         """Return the expression for a tag after its trigger."""
-        begin, end = self._parts(tag.begin.removeprefix(trigger)), self._parts(tag.end)
-        return " ".join([*begin, self._schema(json.loads(tag.json_schema)), *end])
+        begin = self.parts(tag.begin.removeprefix(trigger))
+        if not tag.json_schema:
+            return " ".join([*begin, self._text_until(tag.end) if tag.end else "TEXT"])
+        return " ".join([*begin, self._schema(json.loads(tag.json_schema)), *self.parts(tag.end)])
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def parts(self, text: str) -> Sequence[str]:
         """Return the expressions whose sequence is `text`: strings, and tokens between them.
 
         The first one is a string, empty where a control token begins the text.

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from blockdraft_models.tokenizer.text_decoder import StandInDecoder, TextDecoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import aside
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from blockdraft_models.tokenizer.tokenizer import Tokenizer
 
 SERVICE = "blockdraft.v1.InferenceService"
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -178,14 +181,16 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         count: int,
         metadata: Metadata | None,
         remaining: float | None,
+        stand_ins: Mapping[str, str] = _NONE,
     ) -> list[AsyncGenerator[inference_pb2.StreamGenerateResponse, None]]:
         """Return the `messages` of so many completions of each request, with different seeds.
 
-        The requests have passed `check_request`. More than are ever held at once are refused.
+        The requests have passed `check_request`. More than are ever held at once are refused. In
+        the text, characters stand in for some control tokens, which are given by their spelling.
         """
         self._generating.check_count(len(requests) * count)
         return [
-            self.messages(request, metadata, remaining, shared, index)
+            self.messages(request, metadata, remaining, shared, index, stand_ins)
             for request in requests
             for shared in [self._shared(request)]
             for index in range(count)
@@ -198,6 +203,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         remaining: float | None,
         shared: SharedRequest | None = None,
         index: int = 0,
+        stand_ins: Mapping[str, str] = _NONE,
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end.
 
@@ -237,7 +243,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 asked.recordable &= tenant.recordable
                 replay = Replay(asked, self._limits.max_replays)
                 stops = request.sampling.stop_sequences
-                decoder = tokenizer.text_decoder(continues=_continues(request))
+                decoder: TextDecoder = tokenizer.text_decoder(continues=_continues(request))
+                if stand_ins:
+                    control = tokenizer.control_tokens
+                    characters = {control[name]: stand_ins[name] for name in stand_ins}
+                    decoder = StandInDecoder(decoder, characters)
                 messages = generate(
                     replay, stops, self._router, tokenizer.token_bytes, decoder, deadline
                 )

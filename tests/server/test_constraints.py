@@ -19,8 +19,10 @@ from blockdraft_server.constraints import (
     grammar_of,
 )
 from blockdraft_server.json_fields import Fields
-from blockdraft_server.openai.output_parser import OutputFormat, OutputParser
-from blockdraft_server.openai.tools import asked_tools
+from blockdraft_server.openai.output_format import OutputFormat
+from blockdraft_server.openai.output_forms import HERMES
+from blockdraft_server.openai.output_parser import OutputParser
+from blockdraft_server.openai.tools import tools_of
 
 pytestmark = pytest.mark.smollm2
 
@@ -79,8 +81,8 @@ TAGS = "structural_tags.tags"
             f".{TAGS}[0].begin",
         ),
         (
-            {"structural_tags": pb.StructuralTags(tags=[pb.StructuralTag(begin="a")])},
-            f".{TAGS}[0].json_schema",
+            {"structural_tags": pb.StructuralTags(tags=[pb.StructuralTag()], required=True)},
+            f".{TAGS}[0].begin",
         ),
         ({"regex": "a", "free_text": pb.FreeText(begin="a")}, ".free_text.end"),
     ],
@@ -314,13 +316,13 @@ def test_control_tokens_are_tokens_and_no_text(vocabulary: Vocabulary) -> None:
 
 def test_calls_of_tools_are_those_that_are_parsed(vocabulary: Vocabulary) -> None:
     function = {"name": 'a "quoted" tool', "parameters": json.loads(COUNT), "strict": True}
-    tools = asked_tools(Fields({"tools": [{"type": "function", "function": function}]}))
+    tools = tools_of(Fields({"tools": [{"type": "function", "function": function}]}))
     assert tools.tags is not None
     asked = grammar(structural_tags=tools.tags)
     said = 'Hm.\n<tool_call>\n{"name": "a \\"quoted\\" tool", "arguments": {"n": -3}}\n</tool_call>'
     assert vocabulary.takes(asked, said) is True
     assert vocabulary.takes(asked, said.replace("-3", '"x"')) is None
-    parser = OutputParser(OutputFormat(tool_calls=True))
+    parser = OutputParser(OutputFormat(form=HERMES, tools=tools.schemas))
     content, call = parser.push(said, last=True)
     assert (content.text, call.call) == (
         "Hm.\n",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
+from blockdraft_models.tokenizer.text_decoder import StandInDecoder, Utf8Decoder
 from blockdraft_server.completion import Detokenizer
 
 
@@ -92,3 +92,18 @@ def test_control_tokens_have_no_text() -> None:
 def test_of_two_stop_sequences_the_first_completed_one_ends_the_text() -> None:
     detokenizer = Detokenizer(Utf8Decoder(byte_token), ["abcd", "bc"])
     assert detokenizer.push(b"abcd") == "a"
+
+
+@given(
+    data=st.lists(st.integers(0, 255) | st.just(258), max_size=20),
+    cuts=st.lists(st.integers(0, 20)),
+)
+def test_no_text_is_taken_for_a_control_token(data: list[int], cuts: list[int]) -> None:
+    data += [*"\ufdd0".encode(), 258, *"\ufdd0é".encode()[:-1], 259]
+    marks = {258: "\ufdd0", 259: "\ufdd1"}
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    decoder = StandInDecoder(Utf8Decoder(byte_token), marks)
+    text = "".join(decoder.push(data[start:end]) for start, end in itertools.pairwise(edges))
+    text += decoder.finish()
+    assert text.endswith("\ufffd\ufdd0\ufffd\ufffd\ufdd1")
+    assert text.count("\ufdd0") == data.count(258)

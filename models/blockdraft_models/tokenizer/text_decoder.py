@@ -1,7 +1,8 @@
 """From tokens to text as they arrive; whatever the chunking, the text is that of all of them."""
 
 import codecs
-from collections.abc import Callable, Container, Sequence
+import itertools
+from collections.abc import Callable, Container, Mapping, Sequence
 
 TokenBytes = Callable[[int], bytes]
 """Returns the bytes of a token, none for one that is left out."""
@@ -71,4 +72,30 @@ class ByteFallbackDecoder:
         return text
 
 
-TextDecoder = Utf8Decoder | ByteFallbackDecoder
+class StandInDecoder:
+    """Decodes as another decoder, but writes some control tokens as characters that stand for them.
+
+    In text these characters become U+FFFD, so that no text is taken for such a token.
+    """
+
+    def __init__(self, decoder: "TextDecoder", characters: Mapping[int, str]) -> None:
+        """Begin a text that `decoder` has not begun, with a character for each of these tokens."""
+        self._decoder, self._characters = decoder, characters
+        self._without = dict.fromkeys(map(ord, characters.values()), "\ufffd")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text that is certain; a stand-in ends what is before it."""
+        texts = []
+        for stands_in, group in itertools.groupby(token_ids, self._characters.__contains__):
+            if stands_in:
+                texts += [self.finish(), *(self._characters[token_id] for token_id in group)]
+            else:
+                texts.append(self._decoder.push(list(group)).translate(self._without))
+        return "".join(texts)
+
+    def finish(self) -> str:
+        """Return the text that was held back."""
+        return self._decoder.finish().translate(self._without)
+
+
+TextDecoder = Utf8Decoder | ByteFallbackDecoder | StandInDecoder

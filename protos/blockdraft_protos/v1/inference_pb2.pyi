@@ -874,7 +874,7 @@ class OutputConstraint(_message.Message):
 
     @_builtins.property
     def free_text(self) -> Global___FreeText:
-        """What may come before, such as the model's thoughts; unset if nothing may."""
+        """What may come before, such as the model's reasoning; unset if nothing may."""
 
     def __init__(
         self,
@@ -929,21 +929,27 @@ class FreeText(_message.Message):
 
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
     begin: _builtins.str
     """What begins it; without it at its beginning, a completion has no such text. Empty if the prompt
     has begun it.
     """
     end: _builtins.str
     """What ends it, the first time it occurs. Required."""
+    lead: _builtins.str
+    """What must follow it, or stand at the beginning if there is no such text, before the constrained
+    part, such as the header of a channel. Empty for nothing but up to two line breaks.
+    """
     def __init__(
         self,
         *,
         begin: _builtins.str = ...,
         end: _builtins.str = ...,
+        lead: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "lead", b"lead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -996,7 +1002,7 @@ class StructuralTag(_message.Message):
     begin: _builtins.str
     """The text before the JSON. Required."""
     json_schema: _builtins.str
-    """JSON Schema of what follows `begin`."""
+    """JSON Schema of what follows `begin`. Empty for text that is not restricted, up to the first `end`."""
     end: _builtins.str
     """The text after the JSON."""
     def __init__(

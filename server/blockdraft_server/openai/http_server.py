@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,12 +23,15 @@ from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
 from blockdraft_server.openai.connections import SECONDS, Connection, check_headers, expected
 from blockdraft_server.openai.errors import error_body, http_error
-from blockdraft_server.openai.output_parser import OutputFormat
-from blockdraft_server.openai.requests import CompletionsAsked, chat_request, completion_request
+from blockdraft_server.openai.output_format import OutputFormat
+from blockdraft_server.openai.output_forms import HERMES, output_form
+from blockdraft_server.openai.requests import CompletionBatch, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
 from blockdraft_server.openai.structured_outputs import naming
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
+
+logger = logging.getLogger(__name__)
 
 # Beside the text of a prompt and a constraint, of which JSON may make three times as many bytes:
 # names and options.
@@ -47,6 +51,7 @@ class HttpServer:
     Attributes:
         address: Where it listens, once it is open.
         template: The model's chat template, once its tokenizer is loaded.
+        control_tokens: Those of its tokenizer, by their spelling.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class HttpServer:
         """Serve what `pool` holds at `address`, with the keys and the certificate of the server."""
         self.address = address
         self.template: Any = None
+        self.control_tokens: Mapping[str, int] = {}
         self._settings = settings
         self._complete = complete
         self._pool = pool
@@ -108,6 +114,16 @@ class HttpServer:
             raise OSError(message) from error
         self.address = f"{host}:{self._listener.sockets[0].getsockname()[1]}"
 
+    def open_chat(self, template: Any, control_tokens: Mapping[str, int]) -> None:
+        """Take the chat template of the model, None if it has none, and its control tokens."""
+        self.template, self.control_tokens = template, control_tokens
+        if template is not None and output_form(template) is None:
+            logger.warning(
+                "the chat template of %s writes calls of tools in a form that is not read: calls "
+                "come as content, but for those that a request demands",
+                self._settings.served_name,
+            )
+
     async def close(self) -> None:
         """Accept no connection any more; calls under way go on for as long as the server drains."""
         if self._listener is not None:
@@ -121,26 +137,34 @@ class HttpServer:
             self._tls.load_cert_chain(self._settings.tls.certificate, self._settings.tls.key)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, chat_request)
-        found = OutputFormat.of(self.template, asked.template_arguments)
-        tools, free_text = asked.tools, found.free_text
-        # Without tools there are no calls: a tag is text then. Demanded calls have our form.
-        calls = bool(tools.texts) and (found.tool_calls or tools.tags is not None)
-        found = replace(found, tool_calls=calls)
-        if asked.form is not None and free_text is not None:
-            for one in asked.requests:
-                one.sampling.constraint.free_text.CopyFrom(free_text)
-        answer = partial(ChatAnswer, format=found, named=tools.named)
-        return await self._answered(request, asked, answer)
+        form = None if self.template is None else output_form(self.template)
+        # Demanded calls have a form that JSON Schema describes.
+        calls = form if form is not None and form.call is not None else HERMES
+        batch = await self._batch(request, partial(chat_request, calls=calls))
+        tools = batch.tools
+        format = OutputFormat.of(self.template, batch.template_arguments, tools.schemas)
+        if tools.tags is not None:
+            format = replace(format, form=calls, tools=tools.schemas)
+        stand_ins = format.stand_ins(self.control_tokens)
+        for sampling in (item.sampling for item in batch.requests):
+            if batch.form is not None and format.free_text is not None:
+                sampling.constraint.free_text.CopyFrom(format.free_text)
+                if tools.tags is None and form is not None:
+                    sampling.constraint.free_text.lead = form.answer
+            if form is not None and not sampling.ignore_eos:
+                ends = map(self.control_tokens.get, form.stops)
+                sampling.stop_token_ids.extend(end for end in ends if end is not None)
+        answer = partial(ChatAnswer, format=format, stand_ins=stand_ins, named=tools.named)
+        return await self._answered(request, batch, answer, stand_ins)
 
     async def _text(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, completion_request)
-        answer = partial(TextAnswer, echoed=asked.echoed, bare=asked.bare)
-        return await self._answered(request, asked, answer)
+        batch = await self._batch(request, completion_request)
+        answer = partial(TextAnswer, echoed=batch.echoed, bare=batch.bare)
+        return await self._answered(request, batch, answer, {})
 
-    async def _asked(
-        self, request: web.Request, convert: Callable[[object], CompletionsAsked]
-    ) -> CompletionsAsked:
+    async def _batch(
+        self, request: web.Request, convert: Callable[[object], CompletionBatch]
+    ) -> CompletionBatch:
         """Return what the body asks for."""
         if request.content_type != "application/json":
             # A web page may send others without asking first.
@@ -164,19 +188,20 @@ class HttpServer:
     async def _answered(
         self,
         request: web.Request,
-        asked: CompletionsAsked,
+        batch: CompletionBatch,
         kind: Callable[[str, int, int, bool], Answer],
+        stand_ins: Mapping[str, str],
     ) -> web.StreamResponse:
-        wants_log_probs = asked.requests[0].sampling.HasField("log_probs")
-        prompts, count = len(asked.requests), asked.count
+        wants_log_probs = batch.requests[0].sampling.HasField("log_probs")
+        prompts, count = len(batch.requests), batch.count
         answer = kind(self._settings.served_name, prompts, count, wants_log_probs)
         # HTTP callers set no deadline.
-        completions = self._complete(asked.requests, count, _metadata(request), None)
-        with naming(asked.form):
+        completions = self._complete(batch.requests, count, _metadata(request), None, stand_ins)
+        with naming(batch.form):
             async with contextlib.aclosing(merged(completions)) as messages:
-                if asked.stream:
+                if batch.stream:
                     with self._until_deadline(request):
-                        return await _stream(request, messages, answer, asked.usage)
+                        return await _stream(request, messages, answer, batch.usage)
                 async for index, message in messages:
                     if message is not None:
                         answer.keep(index, message)

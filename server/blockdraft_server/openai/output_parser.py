@@ -1,111 +1,93 @@
-"""The parts of what a model says: thoughts, calls of tools, and the rest.
+"""Tells reasoning, calls of tools and content apart in a completion as it arrives."""
 
-Thoughts stand between `<think>` and `</think>`, a call, as the models of Qwen and Hermes write it,
-between `<tool_call>` and `</tool_call>`: a JSON object with the name and the arguments of a tool.
-"""
-
-import contextlib
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from blockdraft_protos.v1 import inference_pb2
-
-_THINK, _THOUGHT = "<think>", "</think>"
-CALL, CALLED = "<tool_call>", "</tool_call>"
-# A string, up to the end of the text where it is not whole, or the end of a call.
-_QUOTED_OR_END = re.compile(rf'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)|({CALLED})', re.DOTALL)
-
-
-Kind = Literal["content", "reasoning", "call"]
-_INSIDE: dict[str, Kind] = {_THINK: "reasoning", CALL: "call"}
+from blockdraft_server.openai.call_readers import Call
+from blockdraft_server.openai.output_format import OutputFormat
+from blockdraft_server.openai.output_forms import Kind
 
 
 class Part(NamedTuple):
-    """A piece of what was said, or a whole call in the form of OpenAI's functions."""
+    """A piece of content or reasoning, or a whole call in the form of OpenAI's functions."""
 
     kind: Kind
     text: str = ""
-    call: dict[str, str] | None = None
+    call: Call | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
-    """What a model writes, judged by its chat template."""
+class _Tag(NamedTuple):
+    """A tag in a text: where it is, what stands there, how it is spelled, and what it begins."""
 
-    reasoning: bool = False  # whether thoughts are told apart
-    begins_reasoning: bool = False  # whether the prompt has opened a thought
-    ends_reasoning: bool = False  # whether the prompt has closed it too
-    tool_calls: bool = False  # whether calls of tools are told apart
-
-    @classmethod
-    def of(cls, template: Any, arguments: Mapping[str, Any] | None = None) -> "OutputFormat":
-        """Judge a `ChatTemplate` that gets these arguments; None knows of nothing."""
-        if template is None:
-            return cls()
-        source, opened, closed = template.source, False, False
-        if _THINK in source:
-            question, none = [{"role": "user", "content": "?"}], re.compile("(?!)")
-            # A template may refuse such a conversation, or the arguments; the request will tell.
-            with contextlib.suppress(ValueError):
-                text, _ = template.render(
-                    question, none, add_generation_prompt=True, arguments=arguments
-                )
-                opened, closed = map(text.rstrip().endswith, (_THINK, _THOUGHT))
-        # Templates that know of no tools leave it to us to tell how they are called.
-        calls = CALL in source or "tools" not in template.variables
-        return cls(_THOUGHT in source, opened, closed, calls)
-
-    @property
-    def free_text(self) -> inference_pb2.FreeText | None:
-        """What may precede text of which a form is demanded; None for nothing."""
-        if not self.reasoning or self.ends_reasoning:
-            return None
-        return inference_pb2.FreeText(begin="" if self.begins_reasoning else _THINK, end=_THOUGHT)
+    start: int
+    mark: str
+    spelling: str
+    kind: Kind
 
 
 class OutputParser:
-    """Tells the parts of a text apart as it arrives."""
+    """Reads one completion.
 
-    def __init__(self, format: OutputFormat) -> None:
-        """Begin a turn of a model of this format."""
-        self._format = format
-        self._inside: Kind = "reasoning" if format.begins_reasoning else "content"
-        self._began = False  # whether anything but white space was said in this part
-        # White space after a tag separates; that of an answer's beginning is kept until it is known
+    A tag that is a control token comes as one character, its stand-in; what looks like it is text.
+    """
+
+    def __init__(self, format: OutputFormat, stand_ins: Mapping[str, str] | None = None) -> None:
+        """Begin a completion of this format, with a character for each of these control tokens."""
+        self._format, self._form = format, format.form
+        self._stand_ins = dict(stand_ins or {})
+        self._spellings = {ord(mark): tag for tag, mark in self._stand_ins.items()}
+        self._channels = self._form is not None and self._form.header is not None
+        self._kind: Kind = "reasoning" if format.begins_reasoning else "content"
+        if self._channels:
+            self._kind = "header"
+        self._opening = ""  # the tag, or the header, that began this part
+        self._began = False  # whether anything but white space was in this part
+        # White space after a tag separates; that of an answer's beginning waits until it is certain
         # whether a tag follows.
         self._after_tag = format.begins_reasoning or format.ends_reasoning
         self._space = ""
-        self._held = ""
+        self._pending = ""
 
     def push(self, text: str, *, last: bool = False) -> list[Part]:
         """Return what is certain after `text`, of the last one all that is left."""
         parts: list[Part] = []
-        self._held += text
-        while (found := self._next()) is not None:
-            at, tag = found
-            before, self._held = self._held[:at], self._held[at + len(tag) :]
-            if self._inside == "call":
-                parts.append(_call(before))
-            else:
-                self._say(parts, before)
-            self._inside = _INSIDE.get(tag, "content")
-            self._began, self._after_tag, self._space = False, True, ""
-        if last:
-            rest = CALL + self._held if self._inside == "call" else self._held
-            self._inside = "content" if self._inside == "call" else self._inside
-            self._say(parts, rest, last=True)
-            self._held = ""
-        elif self._inside != "call":
-            certain = len(self._held) - self._beginning()
-            said, self._held = self._held[:certain], self._held[certain:]
-            self._say(parts, said)
+        self._pending += text
+        fresh = len(text)
+        while (tag := self._next_tag(fresh)) is not None:
+            before, self._pending = self._pending[: tag.start], self._pending[tag.start :]
+            self._pending = self._pending[len(tag.mark) :]
+            fresh = len(self._pending)
+            self._end(parts, before, tag)
+        if last and self._kind == "call":
+            parts.extend(self._calls(self._opening + self._spelled(self._pending)))
+        elif last and self._kind != "header":
+            self._emit(parts, self._pending, last=True)
+        elif self._kind in ("content", "reasoning"):
+            certain = len(self._pending) - self._tag_beginning()
+            self._emit(parts, self._pending[:certain])
+            self._pending = self._pending[certain:]
         return parts
 
-    def _say(self, parts: list[Part], text: str, *, last: bool = False) -> None:
-        if not self._began and (self._format.reasoning or self._format.tool_calls):
+    def _end(self, parts: list[Part], text: str, tag: _Tag) -> None:
+        """End a part, of which `text` is left, at a tag."""
+        kind, opening = tag.kind, tag.spelling
+        if self._kind == "call":
+            closing = opening if kind == "content" else ""
+            parts.extend(self._calls(f"{self._opening}{self._spelled(text)}{closing}"))
+        elif self._kind != "header":
+            self._emit(parts, text)
+        elif self._form is not None and self._form.header is not None:
+            opening = f"{self._spelled(text)}{opening}"
+            kind = self._form.header(opening)
+            kind = "content" if kind == "call" and not self._format.tools else kind
+        self._kind, self._opening = kind, opening
+        self._began, self._after_tag, self._space = False, not self._channels, ""
+
+    def _emit(self, parts: list[Part], text: str, *, last: bool = False) -> None:
+        """Add text of the present kind; control tokens that are no tags there are left out."""
+        text = text.translate(dict.fromkeys(self._spellings))
+        if not self._began and (self._format.reasoning or self._form):
             text = self._space + text
             if self._after_tag:
                 text = text.lstrip()
@@ -113,46 +95,55 @@ class OutputParser:
                 self._space, text = text, ""
         if text:
             self._began = True
-            parts.append(Part(self._inside, text))
+            parts.append(Part(self._kind, text))
 
-    def _tags(self) -> tuple[str, ...]:
-        """Return the tags that would end the present part."""
-        if self._inside == "reasoning":
-            return (_THOUGHT,)
-        if self._inside == "call":
-            return (CALLED,)
-        thinks = self._format.reasoning and not self._began
-        return (*((_THINK,) if thinks else ()), *((CALL,) if self._format.tool_calls else ()))
+    def _calls(self, text: str) -> Iterator[Part]:
+        assert self._form is not None
+        try:
+            calls = self._form.read(text, self._format.tools)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            # No call, whatever it was meant to be; the caller shall see it.
+            yield Part("content", text)
+        else:
+            yield from (Part("call", call=call) for call in calls)
 
-    def _next(self) -> tuple[int, str] | None:
-        """Return where the next tag is, and which; a thought does not begin within a text."""
-        if self._inside == "call":
-            ends = (each.start(1) for each in _QUOTED_OR_END.finditer(self._held) if each[1])
-            return next(((at, CALLED) for at in ends), None)
-        found = [(self._held.find(tag), tag) for tag in self._tags()]
-        known = [(at, tag) for at, tag in found if at >= 0]
-        return min(
-            ((at, tag) for at, tag in known if tag != _THINK or not self._held[:at].strip()),
-            default=None,
-        )
+    def _spelled(self, text: str) -> str:
+        return text.translate(self._spellings)
 
-    def _beginning(self) -> int:
+    def _tags(self) -> dict[str, tuple[str, Kind]]:
+        """Return what ends the present part: by its mark, the spelling and the kind it begins."""
+        return {
+            self._stand_ins.get(tag, tag): (tag, kind)
+            for tag, kind in self._format.tags(self._kind).items()
+            if not (self._began and tag in self._format.leading)
+        }
+
+    def _next_tag(self, fresh: int) -> _Tag | None:
+        """Return the next tag, which ends within the last `fresh` characters."""
+        tags = self._tags()
+        start = max(0, len(self._pending) - fresh - max(map(len, tags), default=0))
+        places = [(place, mark) for mark in tags if (place := self._pending.find(mark, start)) >= 0]
+        if self._kind == "call" and not self._stand_ins.keys() >= {tag for tag, _ in tags.values()}:
+            # A tag in quotation marks is text. They are read only where there is a tag.
+            places = list(self._unquoted(tags)) if places else []
+        for place, mark in sorted(places):
+            leads = not self._pending[:place].strip()
+            if leads or tags[mark][0] not in self._format.leading:
+                return _Tag(place, mark, *tags[mark])
+        return None
+
+    def _unquoted(self, tags: dict[str, tuple[str, Kind]]) -> Iterator[tuple[int, str]]:
+        """Return the places of the tags that nothing hides."""
+        assert self._form is not None
+        ends = "|".join(map(re.escape, tags))
+        matches = re.finditer(rf"{self._form.quoted}|(?P<end>{ends})", self._pending, re.DOTALL)
+        return ((match.start("end"), match["end"]) for match in matches if match["end"])
+
+    def _tag_beginning(self) -> int:
         """Return how much of the end of the text may begin a tag."""
         longest = 0
-        for tag in self._tags():
-            sizes = range(min(len(tag) - 1, len(self._held)), 0, -1)
-            longest = max(longest, next((n for n in sizes if self._held.endswith(tag[:n])), 0))
+        for mark in self._tags():
+            sizes = range(min(len(mark) - 1, len(self._pending)), 0, -1)
+            overlaps = (size for size in sizes if self._pending.endswith(mark[:size]))
+            longest = max(longest, next(overlaps, 0))
         return longest
-
-
-def _call(text: str) -> Part:
-    try:
-        found = json.loads(text)
-        # Some models have it from other forms.
-        name, arguments = found["name"], found.get("arguments", found.get("parameters", {}))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # Not a call, whatever it was meant to be; the caller shall see it.
-        return Part("content", f"{CALL}{text}{CALLED}")
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        return Part("content", f"{CALL}{text}{CALLED}")
-    return Part("call", call={"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})

@@ -9,8 +9,9 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.field_checks import check, check_count
 from blockdraft_server.json_fields import Fields
+from blockdraft_server.openai.output_forms import HERMES, OutputForm
 from blockdraft_server.openai.structured_outputs import Form, asked_form, naming
-from blockdraft_server.openai.tools import Tools, asked_tools
+from blockdraft_server.openai.tools import Tools, tools_of
 from blockdraft_server.request import MAX_COMPLETIONS, check_request
 
 MAX_PROMPTS = 64
@@ -24,7 +25,7 @@ _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionsAsked:
+class CompletionBatch:
     """A request for completions: `count` of each prompt, one of which each request has."""
 
     requests: list[inference_pb2.StreamGenerateRequest]
@@ -40,12 +41,12 @@ class CompletionsAsked:
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def chat_request(body: object) -> CompletionsAsked:
-    """Return what a request for the completion of a chat asks for."""
+def chat_request(body: object, calls: OutputForm = HERMES) -> CompletionBatch:
+    """Return what a request for the completion of a chat asks for; `calls` have a form."""
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
     form = asked_form(fields)
-    tools = asked_tools(fields, form)
+    tools = tools_of(fields, form, calls)
     conversation.tools.extend(tools.texts)
     if tools.tags is not None:
         field = "tools" if form is None else form.field
@@ -64,11 +65,11 @@ def chat_request(body: object) -> CompletionsAsked:
     fields.only("store", False)
     fields.only("add_generation_prompt", True)
     prompt = inference_pb2.Prompt(conversation=conversation)
-    asked = _asked(fields, [prompt], (alternatives or 0) if wants else None, form)
-    return replace(asked, tools=tools, template_arguments=arguments)
+    batch = _batch(fields, [prompt], (alternatives or 0) if wants else None, form)
+    return replace(batch, tools=tools, template_arguments=arguments)
 
 
-def completion_request(body: object) -> CompletionsAsked:
+def completion_request(body: object) -> CompletionBatch:
     """Return what a request for the continuation of texts asks for."""
     bare = isinstance(body, dict) and body.get("echo") is True and body.get("max_tokens") == 0
     if isinstance(body, dict) and bare:
@@ -84,22 +85,22 @@ def completion_request(body: object) -> CompletionsAsked:
     fields.only("suffix", "")
     echo = fields.flag("echo")
     fields.only("best_of", 1)
-    completions = _asked(fields, prompts, alternatives, asked_form(fields))
+    batch = _batch(fields, prompts, alternatives, asked_form(fields))
     if not echo:
-        return completions
-    for request in completions.requests:
+        return batch
+    for request in batch.requests:
         # A text is known without them, tokens are not.
         if alternatives is not None or request.prompt.WhichOneof("content") == "token_ids":
             request.sampling.prompt_log_probs = alternatives or 0
-    return replace(completions, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
+    return replace(batch, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
 
 
-def _asked(
+def _batch(
     fields: Fields,
     prompts: list[inference_pb2.Prompt],
     log_probs: int | None,
     form: Form | None,
-) -> CompletionsAsked:
+) -> CompletionBatch:
     stream = fields.flag("stream")
     options = fields.inner("stream_options")
     usage = options.flag("include_usage")
@@ -133,7 +134,7 @@ def _asked(
         )
     with naming(form):
         check_request(requests[0])  # They differ in their prompts.
-    return CompletionsAsked(requests, count, stream, stream and usage, form=form)
+    return CompletionBatch(requests, count, stream, stream and usage, form=form)
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:

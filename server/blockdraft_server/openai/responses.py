@@ -4,13 +4,14 @@ import abc
 import codecs
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.completion import FINISH_NAMES
-from blockdraft_server.openai.output_parser import OutputFormat, OutputParser
+from blockdraft_server.openai.output_format import OutputFormat
+from blockdraft_server.openai.output_parser import OutputParser
 
 Json = dict[str, Any]
 Message = inference_pb2.StreamGenerateResponse
@@ -130,18 +131,20 @@ class Answer(abc.ABC):
 
 
 class ChatAnswer(Answer):
-    """The next messages of a conversation, their thoughts and calls of tools told apart."""
+    """The next messages of a conversation, with reasoning and calls of tools apart."""
 
     kind, kind_of_piece, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, *arguments: Any, format: OutputFormat, named: bool) -> None:
+    def __init__(
+        self, *arguments: Any, format: OutputFormat, stand_ins: Mapping[str, str], named: bool
+    ) -> None:
         """Begin an answer of a model of this format, with a call that was demanded by its name.
 
-        The rest is for `Answer`.
+        The text has the characters `stand_ins` for control tokens. The rest is for `Answer`.
         """
         super().__init__(*arguments)
-        self._named = named
-        self._parsers = [OutputParser(format) for _ in self._choices]
+        self._format, self._named = format, named
+        self._parsers = [OutputParser(format, stand_ins) for _ in self._choices]
         self._calls = [0] * len(self._choices)
 
     def pieces(self, index: int, message: Message) -> list[Json]:
@@ -179,17 +182,21 @@ class ChatAnswer(Answer):
 
     def _parts(self, index: int, text: str, last: bool) -> Json:
         """Return the fields of a message or of a delta that `text` adds."""
-        found: Json = {}
+        fields: Json = {}
         for part in self._parsers[index].push(text, last=last):
             if part.call is not None:
-                call = {"index": self._calls[index], "id": f"call_{uuid.uuid4().hex}"}
+                call = {"index": self._calls[index], "id": self._call_id()}
                 self._calls[index] += 1
-                calls = found.setdefault("tool_calls", [])
+                calls = fields.setdefault("tool_calls", [])
                 calls.append({**call, "type": "function", "function": part.call})
             else:
                 name = "content" if part.kind == "content" else "reasoning_content"
-                found[name] = found.get(name, "") + part.text
-        return found
+                fields[name] = fields.get(name, "") + part.text
+        return fields
+
+    def _call_id(self) -> str:
+        name, form = uuid.uuid4().hex, self._format.form
+        return name[: form.id_length] if form is not None and form.id_length else f"call_{name}"
 
     def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
         content = [

@@ -1,19 +1,20 @@
 """Tools of OpenAI's requests, and the form that calls of them must have.
 
-A call is what Qwen and Hermes write and `output_parser` reads. Without a demand, strict tools or a
-limit to one call, the model writes what it likes.
+A call has the model's own form, or that of Hermes where JSON Schema cannot describe it. Without a
+demand, strict tools or a limit to one call, the model writes what it likes.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.field_checks import check_count
 from blockdraft_server.json_fields import Fields
-from blockdraft_server.openai.output_parser import CALL, CALLED
+from blockdraft_server.openai.call_readers import Schemas
+from blockdraft_server.openai.output_forms import HERMES, OutputForm
 from blockdraft_server.openai.structured_outputs import Form
 
 MAX_TOOLS = 1024
@@ -26,6 +27,7 @@ class Tools:
     texts: tuple[str, ...] = ()  # each tool as JSON, for the model's chat template to show
     tags: inference_pb2.StructuralTags | None = None  # how it may call them; None for as it likes
     named: bool = False  # whether the caller demands the call of one
+    schemas: Schemas = field(default_factory=dict)  # of the parameters of those to call, by name
 
 
 class _Tool(NamedTuple):
@@ -35,10 +37,10 @@ class _Tool(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-def asked_tools(fields: Fields, form: Form | None = None) -> Tools:
+def tools_of(fields: Fields, form: Form | None = None, calls: OutputForm = HERMES) -> Tools:
     """Return the tools that the model of a chat may or must call; none if it must not.
 
-    What it says in place of calls has a form.
+    What it writes in place of calls has a form, and `calls` have one.
     """
     tools, choice = list(_tools(fields)), fields.take("tool_choice")
     single = not fields.flag("parallel_tool_calls", unset=True)
@@ -49,25 +51,28 @@ def asked_tools(fields: Fields, form: Form | None = None) -> Tools:
     callable_tools, named = tools, False
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
         allowed = Fields(choice, "tool_choice").inner("allowed_tools")
-        callable_tools = [_chosen(one, tools) for one in allowed.objects("tools")]
+        callable_tools = [_tool_of(tool, tools) for tool in allowed.objects("tools")]
         choice = allowed.text("mode")
         allowed.finish()
         if choice not in ("auto", "required") or not callable_tools:
             raise allowed.unsupported("mode" if callable_tools else "tools")
     elif isinstance(choice, Mapping):
-        callable_tools, named = [_chosen(Fields(choice, "tool_choice"), tools)], True
+        callable_tools, named = [_tool_of(Fields(choice, "tool_choice"), tools)], True
     elif choice not in (None, "auto", "required"):
         raise fields.unsupported("tool_choice")
     required = named or choice == "required"
-    answers = [] if form is None or required else [_answer(form)]
-    limited = required or single or answers or len(callable_tools) < len(tools)
+    limited = required or single or form is not None or len(callable_tools) < len(tools)
     tags = None
     if limited or any(tool.strict for tool in tools):
-        calls = [_tag(tool, checked=required or tool.strict) for tool in callable_tools]
         tags = inference_pb2.StructuralTags(
-            tags=[*calls, *answers], required=required or bool(answers), single=single or named
+            tags=[_tag(tool, calls, checked=required or tool.strict) for tool in callable_tools],
+            required=required or form is not None or bool(calls.answer),
+            single=single or named or calls.single,
         )
-    return Tools(tuple(tool.text for tool in tools), tags, named)
+        if not required and (form is not None or calls.answer):
+            tags.tags.add(begin=calls.answer, json_schema="" if form is None else _schema(form))
+    schemas = {tool.name: tool.parameters for tool in callable_tools}
+    return Tools(tuple(tool.text for tool in tools), tags, named, schemas)
 
 
 def _tools(fields: Fields) -> Iterator[_Tool]:
@@ -85,7 +90,7 @@ def _tools(fields: Fields) -> Iterator[_Tool]:
         yield _Tool(text, name, function.flag("strict"), parameters)
 
 
-def _chosen(choice: Fields, tools: list[_Tool]) -> _Tool:
+def _tool_of(choice: Fields, tools: list[_Tool]) -> _Tool:
     """Return the tool that a choice names."""
     if choice.text("type") != "function":
         raise choice.unsupported("type")
@@ -99,25 +104,29 @@ def _chosen(choice: Fields, tools: list[_Tool]) -> _Tool:
     raise invalid_argument(function.named("name"), f"{function.named('name')} is none of the tools")
 
 
-def _answer(form: Form) -> inference_pb2.StructuralTag:
-    """Return the form of what may be said in place of calls."""
+def _schema(form: Form) -> str:
+    """Return the JSON Schema of what may be written in place of calls."""
     match form.constraint.WhichOneof("kind"):
         case "json_schema":
-            return inference_pb2.StructuralTag(json_schema=form.constraint.json_schema)
+            return form.constraint.json_schema
         case "json_object":
-            return inference_pb2.StructuralTag(json_schema='{"type": "object"}')
+            return '{"type": "object"}'
     message = f"{form.field} with tools must be JSON, unless tool_choice is none"
     raise invalid_argument(form.field, message)
 
 
-def _tag(tool: _Tool, *, checked: bool) -> inference_pb2.StructuralTag:
+def _tag(tool: _Tool, calls: OutputForm, *, checked: bool) -> inference_pb2.StructuralTag:
     """Return the form of a call, whose arguments are an object or as the tool says."""
-    name = json.dumps(tool.name, ensure_ascii=False)
+    assert calls.call is not None
+    before, between, after = calls.call
+    name = tool.name
+    if before.endswith('"'):
+        name = json.dumps(name, ensure_ascii=False)[1:-1]
     # Without parameters there is nothing to tell.
     parameters = tool.parameters or {"properties": {}, "additionalProperties": False}
     return inference_pb2.StructuralTag(
-        trigger=CALL,
-        begin=f'{CALL}\n{{"name": {name}, "arguments": ',
+        trigger=calls.trigger,
+        begin=f"{before}{name}{between}",
         json_schema=json.dumps({"type": "object", **(parameters if checked else {})}),
-        end=f"}}\n{CALLED}",
+        end=after,
     )

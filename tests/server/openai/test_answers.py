@@ -281,7 +281,7 @@ async def test_tools_and_arguments_reach_the_template(
     assert (status, given["tools"]) == (200, [])
 
 
-async def test_thoughts_and_calls_are_told_apart(
+async def test_reasoning_and_calls_are_apart(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
     assert server.app.http_server is not None

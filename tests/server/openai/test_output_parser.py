@@ -1,4 +1,4 @@
-"""Thoughts, calls and content are told apart, however the text is cut into pieces."""
+"""Reasoning, calls and content are told apart, however the text is cut into pieces."""
 
 import itertools
 import random
@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
-from blockdraft_server.openai.output_parser import OutputFormat, OutputParser, Part
+from blockdraft_server.openai.output_format import OutputFormat
+from blockdraft_server.openai.output_forms import HERMES
+from blockdraft_server.openai.output_parser import OutputParser, Part
 
-ALL = OutputFormat(reasoning=True, tool_calls=True)
+THINK = ("<think>", "</think>")
+TOOLS: dict[str, dict[str, Any]] = {"rain": {}}
+ALL = OutputFormat(reasoning=THINK, form=HERMES, tools=TOOLS)
+OPENED = OutputFormat(reasoning=THINK, begins_reasoning=True, form=HERMES, tools=TOOLS)
 CALL = '<tool_call>\n{"name": "rain", "arguments": {"where": "Köln"}}\n</tool_call>'
 CALLED = {"name": "rain", "arguments": '{"where": "Köln"}'}
 
@@ -38,7 +43,7 @@ def parts_of(text: str, format: OutputFormat, cuts: list[int]) -> list[Part]:
         ("<think>\nHm.\n</think>\n\nYes.", ALL, [("reasoning", "Hm.\n"), ("content", "Yes.")]),
         (
             "Hm.</think>Yes.",
-            OutputFormat(True, True, True),
+            OPENED,
             [("reasoning", "Hm."), ("content", "Yes.")],
         ),
         # Later on the tag is only text.
@@ -74,7 +79,7 @@ def parts_of(text: str, format: OutputFormat, cuts: list[int]) -> list[Part]:
         (" <think>a</think>\n b", ALL, [("reasoning", "a"), ("content", "b")]),
         (
             "\nHm.</think>Yes.",
-            OutputFormat(True, True, True),
+            OPENED,
             [("reasoning", "Hm."), ("content", "Yes.")],
         ),
         # Nobody asked for parts.
@@ -100,17 +105,19 @@ def test_the_template_tells_how_a_model_writes() -> None:
     assert OutputFormat.of(None) == OutputFormat()
     assert OutputFormat.of(template("<|assistant|>")) == OutputFormat()
     closed = template("{% if not enable_thinking %}<think></think>{% endif %}<tool_call>")
-    assert OutputFormat.of(closed) == OutputFormat(reasoning=True, tool_calls=True)
+    assert OutputFormat.of(closed) == OutputFormat(reasoning=THINK)
+    assert OutputFormat.of(closed, None, TOOLS) == ALL
     opened = template("<think>\n{# until </think> #}{% if quick %}</think>{% endif %}")
-    assert OutputFormat.of(opened) == OutputFormat(reasoning=True, begins_reasoning=True)
-    ended = OutputFormat(reasoning=True, ends_reasoning=True)
+    assert OutputFormat.of(opened) == OutputFormat(reasoning=THINK, begins_reasoning=True)
+    ended = OutputFormat(reasoning=THINK, ends_reasoning=True)
     assert OutputFormat.of(opened, {"quick": True}) == ended
     refusing = SimpleNamespace(
         source="<think></think>", variables={"tools"}, render=lambda *a, **k: int("x")
     )
-    assert OutputFormat.of(refusing) == OutputFormat(reasoning=True)
+    assert OutputFormat.of(refusing) == OutputFormat(reasoning=THINK)
     # What knows of no tools calls them as we told it to.
-    assert OutputFormat.of(ChatTemplate("", {})) == OutputFormat(tool_calls=True)
+    plain = OutputFormat(form=HERMES, tools=TOOLS)
+    assert OutputFormat.of(ChatTemplate("", {}), None, TOOLS) == plain
 
 
 NOTHING = re.compile("(?!)")

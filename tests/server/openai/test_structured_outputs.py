@@ -167,7 +167,7 @@ def template(end: str) -> ChatTemplate:
     ],
     ids=["may open", "opened", "closed", "told to close"],
 )
-async def test_thoughts_come_first(
+async def test_reasoning_comes_first(
     http: aiohttp.ClientSession,
     server: Running,
     verifier: FakeVerifier,
