@@ -25,6 +25,7 @@ from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.sizes import sized
+from blockdraft_verifier.drafting.hosted import HostedDrafter
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
     StepLeader,
@@ -51,11 +52,13 @@ def load_target(
     settings: VerifierSettings,
     report: Report = lambda stage, done, total: None,
     kept: KeptPrograms | None = None,
+    drafter: HostedDrafter | None = None,
 ) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come; steps may be in `kept`.
 
-    It raises `ValueError` if it cannot be loaded, or what the others run differs, and
-    `RuntimeError` if they do not come.
+    A `drafter` on the same devices is loaded before the rest of these becomes pages. Raises
+    `ValueError` if the target cannot be loaded, or what the others run differs, and `RuntimeError`
+    if they do not come.
     """
     if settings.slice is not None:
         start_slice(settings.slice)
@@ -90,7 +93,12 @@ def load_target(
         time.perf_counter() - started,
     )
     mesh = None if placement is None else placement.mesh
-    engine = sized_for(decoder, settings, mesh)
+    beside: object = ()
+    if drafter is not None:
+        report("loading the drafter", 0, 0)
+        beside = drafter.load(decoder)
+    engine = sized_for(decoder, settings, mesh, beside)
+    del beside  # the draft KV cache, which its steps consume
     computation = Computation(
         checkpoint.fingerprint,
         dtype.name,
@@ -111,11 +119,18 @@ def load_target(
         mirror if isinstance(mirror, StepLeader) else None,
         kept,
     )
+    if drafter is not None:
+        runner.launching = drafter.launching
     return LoadedTarget(runner, checkpoint, computation, mirror)
 
 
-def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -> EngineSettings:
-    """Return the engine's settings with the sizes that a target and its devices allow."""
+def sized_for(
+    decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None, beside: object = ()
+) -> EngineSettings:
+    """Return the engine's settings with the sizes that a target and its devices allow.
+
+    The arrays of `beside`, a pytree, are on these devices too.
+    """
     engine = settings.engine
     page = CacheLayout.of(
         decoder.config,
@@ -130,7 +145,7 @@ def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -
         settings.cache,
         model_limit=decoder.config.max_position_embeddings,
         page_bytes=page.page_bytes,
-        budget_bytes=cache_budget_bytes(nnx.state(decoder)),
+        budget_bytes=cache_budget_bytes((nnx.state(decoder), beside)),
     )
     longest = engine.scheduler.max_context_tokens
     pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -68,12 +69,13 @@ class CompiledMethod:
         *,
         placement: Placement | None = None,
         kept: KeptPrograms | None = None,
+        launching: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 (it has no state)
     ) -> None:
         """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
         meets a shape that warm-up did not compile. `kept` is where programs that were compiled
-        before are found.
+        before are found; `launching` is entered to launch one.
         """
         _suit(drafter)
         self.spec = _spec(drafter, capacity)
@@ -94,12 +96,17 @@ class CompiledMethod:
         slots, vocab_size = capacity.max_sequences + 1, self.spec.vocab_size
         self._recycled = RecycledOfSlots(slots, vocab_size, drafter.draft_ids)
         self._on_recompilation = on_recompilation
-        self._kept = kept
+        self._kept, self._launching = kept, launching
         self._warm = False
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
         self._cache = buffer.allocate(self._programs.cache())
+
+    @property
+    def arrays(self) -> object:
+        """All that lies on the devices, a pytree; a step replaces the draft KV cache in it."""
+        return self._weights, self._cache
 
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
@@ -224,11 +231,13 @@ class CompiledMethod:
 
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])
-        self._cache = run(self._weights, self._cache, new)
+        with self._launching:
+            self._cache = run(self._weights, self._cache, new)
 
     def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
-        self._cache, drafted = run(self._weights, self._cache, new, blocks)
+        with self._launching:
+            self._cache, drafted = run(self._weights, self._cache, new, blocks)
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -112,6 +113,7 @@ class ModelRunner:
     Attributes:
         buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
+        launching: Entered to launch a step, where another thread launches programs too.
     """
 
     # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
@@ -155,6 +157,7 @@ class ModelRunner:
         self._limits = LimitsPacker(decoder.config.vocab_size)
         self._features = NO_FEATURES
         self.max_block = 0
+        self.launching: AbstractContextManager[Any] = nullcontext()
 
     @property
     def feature_width(self) -> int:
@@ -312,13 +315,14 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.run(self.buckets.index(bucket), (inputs, limits))
         outputs: StepOutputs
-        outputs, self._cache[0] = self._steps[bucket](
-            self._leaves,
-            self._features.projection,
-            self._cache[0],
-            inputs,
-            self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
-        )
+        with self.launching:
+            outputs, self._cache[0] = self._steps[bucket](
+                self._leaves,
+                self._features.projection,
+                self._cache[0],
+                inputs,
+                self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
+            )
         return outputs
 
     @property
