@@ -12,15 +12,16 @@ from tests.verifier.support import TINY_ENGINE, Outcome, decode, random_requests
 
 from blockdraft_hosted.drafter import ThreadedDrafter
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import CacheSettings, VerifierSettings
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.loading import load_target
 
 
-def threaded(target: Path, drafter: str) -> ThreadedDrafter:
+def threaded(target: Path, drafter: str, dtype: Dtype = "auto") -> ThreadedDrafter:
     """Return a drafter of a tiny target, not loaded yet."""
-    settings = DrafterSettings(str(target), drafter, max_sequences=4, max_model_len=96)
+    settings = DrafterSettings(str(target), drafter, max_sequences=4, max_model_len=96, dtype=dtype)
     return ThreadedDrafter(settings, registry=CollectorRegistry())
 
 

@@ -20,7 +20,7 @@ def test_drafting_never_changes_a_completion(tmp_path: Path) -> None:
 def test_the_target_s_embedding_is_not_loaded_twice(tmp_path: Path) -> None:
     decoder = tiny_decoder()
     write_hf_checkpoint(decoder, tmp_path)
-    drafter = threaded(tmp_path, "random:3")
+    drafter = threaded(tmp_path, "random:3", "float32")
     arrays, weights = drafter.load(decoder), nnx.state(decoder)
     together, apart = device_bytes((weights, arrays)), device_bytes(weights) + device_bytes(arrays)
     assert apart - together == decoder.embedding.table[...].nbytes
