@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from blockdraft_aot.settings import AotError, CompileSettings, DoesNotFitError
@@ -41,7 +42,11 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     from blockdraft_aot.report import as_json, as_text
     from blockdraft_aot.survey import survey_drafter, survey_verifier
     from blockdraft_aot.topology import describe_topology, role_topologies
+    from blockdraft_verifier.device.sizes import page_size_on_tpu
 
+    limits = settings.limits
+    page_size = page_size_on_tpu(limits.page_size, limits.max_sequences, limits.max_context_tokens)
+    settings = replace(settings, limits=replace(limits, page_size=page_size))
     drafting = settings.drafter != NO_DRAFTER
     names = role_topologies(settings.topology, settings.tpu_split, drafting=drafting)
     topologies = [describe_topology(name) for name in names if name is not None]

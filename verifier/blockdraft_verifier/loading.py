@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSetting
 from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.sizes import sized
+from blockdraft_verifier.device.sizes import page_size_on_tpu, sized
 from blockdraft_verifier.drafting.hosted import HostedDrafter
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
@@ -131,7 +132,13 @@ def sized_for(
 
     The arrays of `beside`, a pytree, are on these devices too.
     """
-    engine = settings.engine
+    engine, limit = settings.engine, decoder.config.max_position_embeddings
+    if jax.default_backend() == "tpu":
+        longest = min(settings.cache.max_model_len or limit, limit)
+        size = page_size_on_tpu(engine.page_size, engine.scheduler.max_sequences, longest)
+        if size != engine.page_size:
+            logger.info("pages of %d tokens, whose table fits into scalar memory", size)
+        engine = replace(engine, page_size=size)
     page = CacheLayout.of(
         decoder.config,
         1,
@@ -143,7 +150,7 @@ def sized_for(
     engine = sized(
         engine,
         settings.cache,
-        model_limit=decoder.config.max_position_embeddings,
+        model_limit=limit,
         page_bytes=page.page_bytes,
         budget_bytes=cache_budget_bytes((nnx.state(decoder), beside)),
     )
