@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
+from blockdraft_models.processor import usable_cores
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
@@ -111,15 +113,17 @@ class CompiledMethod:
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
         appends, sizes = self._programs.append_sizes, self._programs.draft_sizes
-        total = len(appends) + len(sizes)
-        for done, size in enumerate(appends):
-            progress(done, total)
+        kinds: list[tuple[Kind, int]] = [("draft", size) for size in reversed(sizes)]
+        kinds += [("append", size) for size in appends]
+        # XLA compiles outside the interpreter lock.
+        with ThreadPoolExecutor(usable_cores()) as executor:
+            compiled = executor.map(lambda kind: self._executable(*kind), kinds)
+            for done, _ in enumerate(compiled, start=1):
+                progress(done, len(kinds))
+        for size in appends:
             self._append(self._pad(flatten_features([self._nowhere(1)]), size))
-        whole, seconds = self.spec.block_size - 1, []
-        for done, size in enumerate(sizes, len(appends)):
-            progress(done, total)
-            seconds.append(self._draft_seconds(size, whole))
-        self.step_seconds = tuple(seconds)
+        whole = self.spec.block_size - 1
+        self.step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
         if self._programs.token_by_token:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True

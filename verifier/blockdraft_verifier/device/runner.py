@@ -19,6 +19,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
+from blockdraft_models.processor import usable_cores
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
@@ -116,8 +117,8 @@ class ModelRunner:
         launching: Entered to launch a step, where another thread launches programs too.
     """
 
-    # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
-    _compilers = 2
+    # XLA compiles outside the interpreter lock, so as many at a time keep all cores busy.
+    _compilers = usable_cores()
 
     def __init__(
         self,
