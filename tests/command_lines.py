@@ -15,6 +15,7 @@ MODULES = (
     "blockdraft_server.command",
     "blockdraft_verifier.command",
     "blockdraft_drafter.command",
+    "blockdraft_hosted.command",
     "blockdraft_server.supervise.command",
     "blockdraft_aot.command",
 )

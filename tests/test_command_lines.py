@@ -226,7 +226,7 @@ def test_help_of_what_serves_is_one_screen(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     brief = [each for each in CONFIGURATIONS.values() if is_brief(each)]
-    assert {each.command for each in brief} == {"serve", "server", "verifier", "drafter"}
+    assert {each.command for each in brief} == {"serve", "server", "verifier", "drafter", "hosted"}
     for configuration in brief:
         text = printed_help(configuration, "--help", capsys)
         assert len(text.splitlines()) <= 48
@@ -262,6 +262,8 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
         for setting in SERVE.settings.values()
         if setting.name
         not in ("tpu-split", "tpu-host", "metrics-port", "run-dir", "tls-key", "servers")
+        # Then the settings of two are told to one: tests/server/supervise/test_plan.py.
+        and setting.name != "drafter-placement"
         # Others may have to be there too, or must not.
         and setting.name not in ("tls-client-ca", "tls-elsewhere", "production")
         and setting.name not in ("peer-tls-key", "peer-tls-ca", "num-pages", "openai")

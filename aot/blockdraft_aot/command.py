@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from blockdraft_aot.settings import AotError, CompileSettings, DoesNotFitError
@@ -40,7 +42,11 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     from blockdraft_aot.report import as_json, as_text
     from blockdraft_aot.survey import survey_drafter, survey_verifier
     from blockdraft_aot.topology import describe_topology, role_topologies
+    from blockdraft_verifier.device.sizes import page_size_on_tpu
 
+    limits = settings.limits
+    page_size = page_size_on_tpu(limits.page_size, limits.max_sequences, limits.max_context_tokens)
+    settings = replace(settings, limits=replace(limits, page_size=page_size))
     drafting = settings.drafter != NO_DRAFTER
     names = role_topologies(settings.topology, settings.tpu_split, drafting=drafting)
     topologies = [describe_topology(name) for name in names if name is not None]
@@ -49,12 +55,17 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     pair = Pair(target, drafter, settings.weights, settings.prompt_lookup_block)
     roles = {}
     with Progress(console=Console(stderr=True)) as progress:
-        for role, survey, topology in zip(
-            ("verifier", "drafter"), (survey_verifier, survey_drafter), topologies, strict=False
-        ):
-            task = progress.add_task(f"compiling the {role}", total=None)
-            advance = partial(progress.advance, task)
-            roles[role] = survey(topology, pair, settings, advance)
+
+        def advance(role: str) -> Callable[[], None]:
+            return partial(progress.advance, progress.add_task(f"compiling the {role}", total=None))
+
+        hosted = None
+        if len(topologies) > 1:
+            drafter_survey = survey_drafter(topologies[1], pair, settings, advance("drafter"))
+            roles["drafter"] = drafter_survey
+            hosted = drafter_survey if settings.tpu_split is None else None
+        verifier = survey_verifier(topologies[0], pair, settings, advance("verifier"), hosted)
+        roles = {"verifier": verifier, **roles}
     if in_json:
         return as_json(roles, pair, settings) + "\n"
     return as_text(roles, settings.limits)

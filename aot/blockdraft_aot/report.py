@@ -34,7 +34,9 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
     parts = []
     for name, role in roles.items():
         topology, memory = role.topology, role.memory
-        held = ", ".join(f"{what} {size / 1e9:.2f}" for what, size in memory.consumers.items())
+        held = ", ".join(
+            f"{what} {size / 1e9:.2f}" for what, size in memory.consumers.items() if size
+        )
         parts += [f"{name} on {topology.name} ({topology.mesh.size} x {topology.kind})"]
         parts += [*_table(role.programs), ""]
         left = f"left {memory.left / 1e9:.2f} of {memory.usable / 1e9:.1f}"

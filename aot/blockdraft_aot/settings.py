@@ -67,8 +67,8 @@ class CompileSettings:
     topology: str = required("chips, such as `v5p:2x2x1`, `v5e:1x1` or `v6e:2x4`", metavar="TPU")
     tpu_split: str | None = setting(
         None,
-        "chips of the verifier and of the drafter; unset: half each, or all for the verifier with "
-        "--drafter none",
+        "chips of verifier and drafter in processes of their own; unset: all for a verifier that "
+        "hosts the drafter or, with --drafter none, is alone",
         metavar="V+D",
     )
     target: str = setting(

@@ -33,6 +33,7 @@ class Memory:
     usable: int  # what may be used at all
     weights: int  # the model's
     kv_cache: int  # the drafter's; 0 for a verifier, whose pages take the rest
+    drafter: int = 0  # all that a drafter takes which the verifier hosts
     temporaries: int = 0  # of the program that needs most while it runs
     results: int = 0  # of the program that returns most
     code: int = 0  # of all programs, loaded at once
@@ -61,24 +62,34 @@ class Memory:
 class RoleSurvey:
     """What is known of one process: all that it compiles, and what one of its chips holds.
 
-    `pages` is how many pages of K/V fit; None for a drafter.
+    `pages` is how many pages of K/V fit; None for a drafter. `shared_bytes` are those of a
+    drafter's weights that are the target's.
     """
 
     topology: Topology
     programs: tuple[Modelled, ...]
     memory: Memory
     pages: int | None
+    shared_bytes: int = 0
 
 
 def survey_verifier(
-    topology: Topology, pair: Pair, settings: CompileSettings, on_program: Callable[[], None]
+    topology: Topology,
+    pair: Pair,
+    settings: CompileSettings,
+    on_program: Callable[[], None],
+    hosted: "RoleSurvey | None" = None,
 ) -> RoleSurvey:
-    """Compile the verifier's programs; `on_program` is called after each."""
+    """Compile the verifier's programs, on chips that may hold a hosted drafter too.
+
+    `on_program` is called after each.
+    """
     limits, survey = settings.limits, settings.survey
     needed = math.ceil(limits.max_context_tokens / limits.page_size)
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
     page_bytes = programs.layout.page_bytes
-    memory = Memory(_usable(topology, settings), programs.weight_bytes(), 0)
+    beside = 0 if hosted is None else sum(hosted.memory.consumers.values()) - hosted.shared_bytes
+    memory = Memory(_usable(topology, settings), programs.weight_bytes(), 0, beside)
     guess = int(_FIRST_GUESS * pages_that_fit(memory, page_bytes, needed))
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)
@@ -116,7 +127,11 @@ def survey_drafter(
         kv_cache=bytes_on_one_device(programs.cache()),
     ).with_programs([each.compiled for each in compiled])
     check_drafter(memory)
-    return RoleSurvey(topology, compiled, memory, None)
+    matrices = programs.weights.target
+    # A head over a draft vocabulary is the drafter's own.
+    own_head = matrices.head is not None and len(matrices.head) < pair.target.vocab_size
+    shared = bytes_on_one_device(matrices._replace(head=None) if own_head else matrices)
+    return RoleSurvey(topology, compiled, memory, None, shared)
 
 
 def _usable(topology: Topology, settings: CompileSettings) -> int:

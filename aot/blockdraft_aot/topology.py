@@ -81,13 +81,15 @@ def describe_topology(name: str) -> Topology:
 def role_topologies(topology: str, split: str | None, *, drafting: bool) -> tuple[str, str | None]:
     """Return the topologies that verifier and drafter see; None for a drafter without chips.
 
-    They are those that `blockdraft serve` gives its processes with the same split, `V+D`; by
-    default half each, or all for the verifier if it is alone. Raises AotError if the chips cannot
-    be split like this.
+    They are those that `blockdraft serve` gives its processes with the same split, `V+D`; without
+    one, both have all, as the verifier hosts the drafter. Raises AotError if the chips cannot be
+    split like this.
     """
     generation, _, shape = topology.partition(":")
     try:
         host = TpuHost.of_slice(generation, shape)
+        if drafting and split is None and host.num_hosts == 1:
+            return topology, topology
         parts = default_split(host, drafting=drafting) if split is None else ChipSplit.parse(split)
         if drafting != (parts.drafter > 0):
             raise AotError(f"--tpu-split {parts} and --drafter contradict each other")

@@ -5,7 +5,8 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import grpc
 import ml_dtypes
@@ -28,7 +29,11 @@ from blockdraft_models.decoder.sharding import Placement, placement_on_all_devic
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import cache_dtype, serving_dtype
-from blockdraft_models.weights.loading import EmbeddingAndHead, load_embedding_and_head
+from blockdraft_models.weights.loading import (
+    EmbeddingAndHead,
+    load_checkpoint_config,
+    load_embedding_and_head,
+)
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
@@ -40,6 +45,20 @@ from blockdraft_runtime.status import add_strictly
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name
+
+
+# Of the memory that weights leave, where the target's KV cache needs the rest.
+_SHARE_BESIDE_TARGET = 1 / 4
+
+
+class HostTarget(NamedTuple):
+    """The target of a drafter that shares its process and devices."""
+
+    # None where the target keeps them in a form that a drafter cannot use.
+    matrices: EmbeddingAndHead | None
+    arrays: object  # all of its weights, a pytree
+    # Held while a program is launched: devices must get the programs of two threads in one order.
+    launching: AbstractContextManager[Any]
 
 
 class DrafterApp:
@@ -56,42 +75,49 @@ class DrafterApp:
         registry: CollectorRegistry = REGISTRY,
         *,
         kept: KeptPrograms | None = None,
+        host: HostTarget | None = None,
     ) -> None:
         """Load nothing yet.
 
         `stop_requested` is set when the method cannot draft any more: a supervisor starts afresh.
         `kept` is where programs that were compiled before are found.
         """
-        self._settings, self._kept = settings, kept
+        self._settings, self._kept, self._host = settings, kept, host
         self._metrics = DrafterMetrics(registry)
         self._stop_requested = stop_requested
         self.loading = Loading()
         self.failed = False
         folder = socket_folder(settings.process.address)
-        self._service = DrafterService(self._metrics, folder, self._fail)
-        self._counts = LearningMetrics(registry, self._service.show_build)
+        self.service = DrafterService(self._metrics, folder, self._fail)
+        self._counts = LearningMetrics(registry, self.service.show_build)
         self._learner: Learner | None = None
         self._learning: asyncio.Task[None] | None = None
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the servicer to `server`."""
-        add_strictly(drafter_pb2_grpc.add_DrafterServiceServicer_to_server, self._service, server)
+        add_strictly(drafter_pb2_grpc.add_DrafterServiceServicer_to_server, self.service, server)
 
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
         load = functools.partial(
-            load_method, self._settings, count, self._counts, self.loading.report, self._kept
+            load_method,
+            self._settings,
+            count,
+            self._counts,
+            self.loading.report,
+            self._kept,
+            self._host,
         )
         loaded = await self.loading.run(load)
-        self._service.serve(loaded)
+        self.service.serve(loaded)
         self._learner = loaded.learner
         if self._learner is not None:
             self._learning = asyncio.create_task(self._learner.run())
 
     async def drain(self) -> None:
         """Refuse calls and end the streams."""
-        self._service.drain()
+        self.service.drain()
 
     async def stop(self) -> None:
         """Write the training samples; no call is in flight any more."""
@@ -102,7 +128,7 @@ class DrafterApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Return what the method holds."""
-        return self._service.state() or self.loading.stage
+        return self.service.state() or self.loading.stage
 
     def _fail(self) -> None:
         self.failed = True
@@ -115,16 +141,23 @@ def load_method(
     counts: LearningMetrics | None = None,
     report: Report = lambda stage, done, total: None,
     kept: KeptPrograms | None = None,
+    host: HostTarget | None = None,
 ) -> LoadedMethod:
-    """Load target parts and drafter, compile every shape and measure the steps."""
+    """Load target parts and drafter, compile every shape and measure the steps.
+
+    Of a target in the same process, `host`, the parts are those that it has loaded.
+    """
     dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
-    with show_progress(f"Loading embedding and head of {settings.target}") as progress:
-        target, checkpoint = load_embedding_and_head(
-            path, dtype=dtype, placement=placement, progress=progress
-        )
+    if host is not None and host.matrices is not None:
+        target, checkpoint = host.matrices, load_checkpoint_config(path)
+    else:
+        with show_progress(f"Loading embedding and head of {settings.target}") as progress:
+            target, checkpoint = load_embedding_and_head(
+                path, dtype=dtype, placement=placement, progress=progress
+            )
     report("loading the drafter", 0, 0)
     learning = None
     if settings.learning.enabled:
@@ -146,7 +179,7 @@ def load_method(
     capacity = Capacity(
         max_sequences=settings.max_sequences,
         max_context_tokens=_most_positions(
-            settings, drafter, target, checkpoint.config.max_position_embeddings, placement
+            settings, drafter, target, checkpoint.config.max_position_embeddings, placement, host
         ),
         max_feature_rows=settings.max_feature_rows,
         feature_dtype=np.dtype(ml_dtypes.bfloat16),
@@ -159,6 +192,7 @@ def load_method(
         on_recompilation,
         placement=placement,
         kept=kept,
+        launching=nullcontext() if host is None else host.launching,
     )
     loaded = time.perf_counter()
     method.warm_up(functools.partial(report, "compiling drafts"))
@@ -184,18 +218,21 @@ def _most_positions(
     target: EmbeddingAndHead,
     limit: int,
     placement: Placement | None,
+    host: HostTarget | None,
 ) -> int:
     """Return the capacity of a slot: as asked, or what a target of this limit may need, if it fits.
 
     `target` are the parts of the target that the drafter holds too.
     """
+    weights = (nnx.state(drafter.model), target, None if host is None else host.arrays)
+    share = 1 if host is None else _SHARE_BESIDE_TARGET
     config = drafter.model.config.decoder
     wanted = min(settings.max_model_len or limit, limit)
     capacity = buffer.fitting_capacity(
         config,
         slots=settings.max_sequences,
         dtype=cache_dtype(target.embedding.dtype),
-        budget_bytes=cache_budget_bytes((nnx.state(drafter.model), target)),
+        budget_bytes=int(share * cache_budget_bytes(weights)),
         sharding=None if placement is None else buffer.HeadSharding.of(config, placement),
     )
     if capacity >= wanted:

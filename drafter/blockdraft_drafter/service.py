@@ -86,6 +86,20 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             "learning": None if learner is None else learner.state(),
         }
 
+    @property
+    def loaded(self) -> LoadedMethod:
+        """The method that serves; ServiceError while it loads, and once the service drains."""
+        if self._draining.is_set():
+            raise _draining_error()
+        if self._loaded is None:
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "LOADING",
+                "the drafter is still loading",
+                retry_after_seconds=1.0,
+            )
+        return self._loaded
+
     def serve(self, loaded: LoadedMethod) -> None:
         """Accept calls from now on."""
         projection = loaded.method.spec.projection
@@ -102,30 +116,18 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._metrics.build.clear()
         self._metrics.build.labels(version(), spec.name, spec.fingerprint, target).set(1)
 
-    def drain(self) -> None:
-        """Refuse calls and end every Draft stream after its step in flight.
-
-        A verifier never ends its stream by itself, and loses nothing by decoding plainly.
-        """
-        self._draining.set()
-
-    @unary_errors
-    async def Describe(  # noqa: N802
-        self, request: drafter_pb2.DrafterServiceDescribeRequest, context: Any
-    ) -> drafter_pb2.DrafterServiceDescribeResponse:
-        """Describe the method, after checking that it drafts for the caller's target."""
-        loaded = self._ready()
-        if not request.target_fingerprint:
-            raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
-        if request.target_fingerprint != loaded.target_fingerprint:
+    def describe(self, target_fingerprint: str) -> drafter_pb2.DrafterServiceDescribeResponse:
+        """Describe the method; ServiceError unless it drafts for this target."""
+        loaded = self.loaded
+        if target_fingerprint != loaded.target_fingerprint:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "TARGET_MISMATCH",
                 f"the drafter drafts for target {loaded.target_fingerprint},"
-                f" not for {request.target_fingerprint}",
+                f" not for {target_fingerprint}",
                 metadata={
                     "drafter_target_fingerprint": loaded.target_fingerprint,
-                    "target_fingerprint": request.target_fingerprint,
+                    "target_fingerprint": target_fingerprint,
                 },
             )
         spec = loaded.method.spec
@@ -147,12 +149,67 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             version=None if loaded.learner is None else loaded.learner.serving,
         )
 
+    def open(self, shared: mmap.mmap | None) -> Session:
+        """Begin a stream whose features may be in `shared` memory; `close` must follow."""
+        loaded = self.loaded
+        learner = None if loaded.learner is None else loaded.learner.stream()
+        session = Session(loaded.method, loaded.pool, shared, learner)
+        self._sessions.add(session)
+        return session
+
+    def answer(
+        self, session: Session, request: drafter_pb2.DraftRequest
+    ) -> drafter_pb2.DraftResponse:
+        """Serve the next request of a stream; ServiceError if the stream must end."""
+        try:
+            response = session.step(request)
+        except StepOutOfOrderError as error:
+            raise ServiceError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "STEP_OUT_OF_ORDER",
+                str(error),
+                metadata={"expected_step_id": error.expected, "step_id": error.received},
+            ) from error
+        except DraftCacheLostError as error:
+            logger.exception("a draft step failed")
+            if isinstance(error, MethodLostError):
+                self._on_failure()
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE,
+                "DRAFT_CACHE_LOST",
+                "the device step failed and the draft KV cache is lost; open a new stream",
+            ) from error
+        self._metrics.observe(request, response)
+        return response
+
+    def close(self, session: Session) -> None:
+        """End a stream."""
+        session.close()
+        self._sessions.discard(session)
+
+    def drain(self) -> None:
+        """Refuse calls and end every Draft stream after its step in flight.
+
+        A verifier never ends its stream by itself, and loses nothing by decoding plainly.
+        """
+        self._draining.set()
+
+    @unary_errors
+    async def Describe(  # noqa: N802
+        self, request: drafter_pb2.DrafterServiceDescribeRequest, context: Any
+    ) -> drafter_pb2.DrafterServiceDescribeResponse:
+        """Describe the method, after checking that it drafts for the caller's target."""
+        _ = self.loaded
+        if not request.target_fingerprint:
+            raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
+        return self.describe(request.target_fingerprint)
+
     @stream_errors
     async def FetchProjection(  # noqa: N802
         self, request: drafter_pb2.FetchProjectionRequest, context: Any
     ) -> AsyncIterator[drafter_pb2.FetchProjectionResponse]:
         """Stream the matrix that features are to be multiplied with."""
-        projection = self._ready().method.spec.projection
+        projection = self.loaded.method.spec.projection
         if projection is None or self._projection is None:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -173,42 +230,20 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Any
     ) -> AsyncIterator[drafter_pb2.DraftResponse]:
         """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
-        loaded = self._ready()
+        _ = self.loaded
         shared = self._attach(context)
         await context.send_initial_metadata(NOT_MAPPED if shared is None else MAPPED)
-        learner = None if loaded.learner is None else loaded.learner.stream()
-        session = Session(loaded.method, loaded.pool, shared, learner)
-        self._sessions.add(session)
+        session = self.open(shared)
         draining = asyncio.ensure_future(self._draining.wait())
 
         def ended(_: Any) -> None:
             draining.cancel()
-            session.close()
-            self._sessions.discard(session)
+            self.close(session)
 
         # Unlike a finally clause, this runs at once however the call ends.
         context.add_done_callback(ended)
         while (request := await self._next(request_iterator, draining)) is not None:
-            try:
-                response = session.step(request)
-            except StepOutOfOrderError as error:
-                raise ServiceError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    "STEP_OUT_OF_ORDER",
-                    str(error),
-                    metadata={"expected_step_id": error.expected, "step_id": error.received},
-                ) from error
-            except DraftCacheLostError as error:
-                logger.exception("a draft step failed")
-                if isinstance(error, MethodLostError):
-                    self._on_failure()
-                raise ServiceError(
-                    grpc.StatusCode.UNAVAILABLE,
-                    "DRAFT_CACHE_LOST",
-                    "the device step failed and the draft KV cache is lost; open a new stream",
-                ) from error
-            self._metrics.observe(request, response)
-            yield response
+            yield self.answer(session, request)
 
     def _attach(self, context: Any) -> mmap.mmap | None:
         """Return the memory that a verifier offers, or None: features then come in messages."""
@@ -219,18 +254,6 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         except (OSError, ValueError) as error:
             logger.warning("the memory that a verifier offered is not mapped: %s", error)
             return None
-
-    def _ready(self) -> LoadedMethod:
-        if self._draining.is_set():
-            raise _draining_error()
-        if self._loaded is None:
-            raise ServiceError(
-                grpc.StatusCode.UNAVAILABLE,
-                "LOADING",
-                "the drafter is still loading",
-                retry_after_seconds=1.0,
-            )
-        return self._loaded
 
     async def _next(
         self,

@@ -14,18 +14,22 @@ _MOST_CPU_BYTES = 1 << 30
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def cache_budget_bytes(weights: object) -> int:
-    """Return the bytes of each device that a KV cache may take beside weights, a pytree of arrays.
+def cache_budget_bytes(arrays: object) -> int:
+    """Return the bytes of each device that a KV cache may take beside arrays, a pytree.
 
     On accelerators it is the same on every host of a slice: it follows from the kind of device and
-    the weights alone.
+    the arrays alone.
     """
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return min(int(_memory_bytes() * _CPU_SHARE), _MOST_CPU_BYTES)
-    leaves = (leaf for leaf in jax.tree.leaves(weights) if isinstance(leaf, jax.Array))
-    taken: int = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
-    return max(int(stats["bytes_limit"] * _ACCELERATOR_SHARE) - taken, 0)
+    return max(int(stats["bytes_limit"] * _ACCELERATOR_SHARE) - device_bytes(arrays), 0)
+
+
+def device_bytes(arrays: object) -> int:
+    """Return the bytes of a device that a pytree of arrays takes; one that is twice in it once."""
+    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(arrays) if isinstance(leaf, jax.Array)}
+    return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves.values())
 
 
 def _memory_bytes() -> int:

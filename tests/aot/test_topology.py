@@ -50,9 +50,11 @@ def test_says_which_topology_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("topology", "split", "verifier", "drafter"),
     [
-        ("v5p:2x2x1", None, "v5p:1x2x1", "v5p:1x2x1"),
+        ("v5p:2x2x1", None, "v5p:2x2x1", "v5p:2x2x1"),
+        ("v5e:1x1", None, "v5e:1x1", "v5e:1x1"),
+        ("v5p:2x2x1", "2+2", "v5p:1x2x1", "v5p:1x2x1"),
         ("v5p:2x2x1", "2+1", "v5p:1x2x1", "v5p:1x1x1"),
-        ("v5e:2x4", None, "v5e:1x4", "v5e:1x4"),
+        ("v5e:2x4", "4+4", "v5e:1x4", "v5e:1x4"),
         ("v6e:2x4", "4+2", "v6e:1x4", "v6e:1x2"),
     ],
 )
@@ -73,7 +75,7 @@ def test_a_verifier_alone_has_all_chips() -> None:
     [
         ("v5p:2x2x1", "3+1", "v5p-8 cannot be split 3\\+1: each process needs 1, 2, 4 or 8"),
         ("v5p:2x2x1", "4+1", "v5p-8 cannot be split 4\\+1: .* Fits: 4\\+0, 2\\+2"),
-        ("v5e:1x1", None, "cannot both own its only chip"),
+        ("v5e:1x1", "1+1", "cannot both own its only chip"),
         ("v5e:4x4", None, "the verifier takes all of a slice of 4 hosts"),
         ("v5p:1x2x1", None, "is not made of hosts of 2x2x1"),
         ("v5p:2x2x1", "2", "a split of chips is written V\\+D"),

@@ -40,8 +40,8 @@ SMALL = {
     "MAX_MODEL_LEN": "256",
     "PAGE_SIZE": "16",
 }
-# Of a TPU, and of a KV cache that fills its memory.
-UNSET = ("BLOCKDRAFT_SERVE_TPU_SPLIT", "BLOCKDRAFT_SERVE_KV_CACHE_MEMORY")
+# That of a KV cache which fills the memory of a TPU.
+UNSET = ("BLOCKDRAFT_SERVE_KV_CACHE_MEMORY",)
 
 
 @dataclass

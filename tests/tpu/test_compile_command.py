@@ -51,7 +51,7 @@ def survey(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dic
         if drafter != "none":
             assert list(report["roles"]) == ["verifier", "drafter"]
             for name, role in report["roles"].items():
-                assert (role["topology"], role["chips"]) == ("v5e:1x2", 2)
+                assert role["chips"] == (2 if "--tpu-split" in more else 4)
                 for program in role["programs"]:
                     assert program["collectives_per_layer"] <= (4 if name == "verifier" else 2)
                     assert program["modelled_seconds"] > 0
@@ -65,7 +65,8 @@ def survey(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dic
 
 
 def test_both_roles(survey: Callable[..., dict[str, Any]]) -> None:
-    verifier = survey("v5e:2x2", "dflash", "--least-step-tokens", "1")["roles"]["verifier"]
+    options = ("--tpu-split", "2+2", "--least-step-tokens", "1")
+    verifier = survey("v5e:2x2", "dflash", *options)["roles"]["verifier"]
     kinds = [(each["kind"], each["rows"], each["tokens"]) for each in verifier["programs"]]
     assert kinds == [("verify", 1, 1), ("verify", 4, 16), ("prefill", 1, 8), ("prefill", 4, 64)]
     # Sixteen times the tokens: more operations, but the weights are read once.
@@ -80,7 +81,19 @@ def test_both_roles(survey: Callable[..., dict[str, Any]]) -> None:
 
 
 def test_the_other_method(survey: Callable[..., dict[str, Any]]) -> None:
-    survey("v5e:2x2", "eagle3", *FEW)
+    survey("v5e:2x2", "eagle3", "--tpu-split", "2+2", *FEW)
+
+
+def test_a_hosted_drafter_takes_memory_of_the_verifiers_chips(
+    survey: Callable[..., dict[str, Any]],
+) -> None:
+    verifier, drafter = survey("v5e:2x2", "dflash", *FEW)["roles"].values()
+    assert verifier["topology"] == drafter["topology"] == "v5e:2x2"
+    own = drafter["memory_bytes"]
+    del own["usable"]
+    # The embedding, which is the target's, in bfloat16 on four chips.
+    shared = 512 * 256 * 2 // 4
+    assert verifier["memory_bytes"]["drafter"] == sum(own.values()) - shared
 
 
 def test_rows_are_as_long_as_prompt_lookups_drafts(survey: Callable[..., dict[str, Any]]) -> None:

@@ -21,7 +21,8 @@ from blockdraft_runtime.settings.process import model_name
 from blockdraft_runtime.settings.verifier import VerifierSettings
 from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.device.guest import GuestRunner
-from blockdraft_verifier.drafting.link import PROGRESS_SECONDS, GrpcDraftLink
+from blockdraft_verifier.drafting.hosted import HostedDrafter
+from blockdraft_verifier.drafting.link import PROGRESS_SECONDS, DraftLink, GrpcDraftLink
 from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
@@ -59,10 +60,15 @@ class VerifierApp:
         stop_requested: asyncio.Event,
         *,
         kept: KeptPrograms | None = None,
+        drafter: HostedDrafter | None = None,
     ) -> None:
-        """Wire the parts; `start` loads the model, and finds compiled steps in `kept`."""
+        """Wire the parts; `start` loads the model, and finds compiled steps in `kept`.
+
+        A `drafter` in this process is loaded with it.
+        """
         self._settings = settings
         self._kept = kept
+        self._drafter = drafter
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(REGISTRY)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
@@ -98,28 +104,34 @@ class VerifierApp:
             self._watching.cancel()
         if self.engine is not None:
             await asyncio.to_thread(self.engine.stop)
+        if self._drafter is not None:
+            await asyncio.to_thread(self._drafter.stop)
         if self._leader is not None:
             self._leader.stop()
 
     def inspect(self) -> Mapping[str, object]:
         """Return what the engine is doing."""
-        return dict(self.loading.stage) if self.engine is None else engine_state(self.engine)
+        state = dict(self.loading.stage) if self.engine is None else engine_state(self.engine)
+        return state if self._drafter is None else {**state, "hosts": self._drafter.inspect()}
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
         runner, checkpoint, computation, mirror = load_target(
-            settings, self.loading.report, self._kept
+            settings, self.loading.report, self._kept, self._drafter
         )
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(partial(_leave, on_failure))
-        vocab_size, link = checkpoint.config.vocab_size, None
-        if settings.drafter_address is not None:
+        vocab_size = checkpoint.config.vocab_size
+        link: DraftLink | None = None
+        if self._drafter is not None:
+            link = self._drafter.connect(checkpoint)
+        elif settings.drafter_address is not None:
             self.loading.report("waiting for the drafter")
-            link = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
+            link = remote = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
             # In a slice, requests would wait while steps are compiled for one that comes later.
             unreached = _UNREACHED_SECONDS if settings.slice is None else PROGRESS_SECONDS
-            if link.wait_while_it_loads(unreached) is None:
+            if remote.wait_while_it_loads(unreached) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
         engine = Engine(
             runner,

@@ -12,7 +12,10 @@ from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
 from blockdraft_runtime.tpu import TpuHost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blockdraft_models.kept_programs import KeptPrograms
+    from blockdraft_verifier.drafting.hosted import HostedDrafter
 
 CONFIGURATION = Configuration("verifier", VerifierSettings)
 
@@ -29,7 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the verifier until SIGTERM or SIGINT; return the exit code."""
-    settings = CONFIGURATION.read(args)
+    return run_verifier(CONFIGURATION.read(args))
+
+
+def run_verifier(
+    settings: VerifierSettings, make_drafter: "Callable[[], HostedDrafter] | None" = None
+) -> int:
+    """Run a verifier, on one host perhaps with a drafter in this process; return the exit code."""
     configure_logging("verifier", settings.process.log_level, settings.process.log_format)
     try:
         if settings.slice is None:
@@ -60,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         stop_requested = asyncio.Event()
         app: VerifierApp | FollowerApp
         if settings.slice is None or settings.slice.leads:
-            app = VerifierApp(settings, stop_requested, kept=kept)
+            drafter = None if make_drafter is None else make_drafter()
+            app = VerifierApp(settings, stop_requested, kept=kept, drafter=drafter)
         else:
             app = FollowerApp(settings, stop_requested)
         second = None

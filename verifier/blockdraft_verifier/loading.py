@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -24,7 +25,8 @@ from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSetting
 from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.sizes import sized
+from blockdraft_verifier.device.sizes import page_size_on_tpu, sized
+from blockdraft_verifier.drafting.hosted import HostedDrafter
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
     StepLeader,
@@ -51,11 +53,13 @@ def load_target(
     settings: VerifierSettings,
     report: Report = lambda stage, done, total: None,
     kept: KeptPrograms | None = None,
+    drafter: HostedDrafter | None = None,
 ) -> LoadedTarget:
     """Load the target, after the other processes of a slice have come; steps may be in `kept`.
 
-    It raises `ValueError` if it cannot be loaded, or what the others run differs, and
-    `RuntimeError` if they do not come.
+    A `drafter` on the same devices is loaded before the rest of these becomes pages. Raises
+    `ValueError` if the target cannot be loaded, or what the others run differs, and `RuntimeError`
+    if they do not come.
     """
     if settings.slice is not None:
         start_slice(settings.slice)
@@ -90,7 +94,12 @@ def load_target(
         time.perf_counter() - started,
     )
     mesh = None if placement is None else placement.mesh
-    engine = sized_for(decoder, settings, mesh)
+    beside: object = ()
+    if drafter is not None:
+        report("loading the drafter", 0, 0)
+        beside = drafter.load(decoder)
+    engine = sized_for(decoder, settings, mesh, beside)
+    del beside  # the draft KV cache, which its steps consume
     computation = Computation(
         checkpoint.fingerprint,
         dtype.name,
@@ -111,12 +120,25 @@ def load_target(
         mirror if isinstance(mirror, StepLeader) else None,
         kept,
     )
+    if drafter is not None:
+        runner.launching = drafter.launching
     return LoadedTarget(runner, checkpoint, computation, mirror)
 
 
-def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -> EngineSettings:
-    """Return the engine's settings with the sizes that a target and its devices allow."""
-    engine = settings.engine
+def sized_for(
+    decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None, beside: object = ()
+) -> EngineSettings:
+    """Return the engine's settings with the sizes that a target and its devices allow.
+
+    The arrays of `beside`, a pytree, are on these devices too.
+    """
+    engine, limit = settings.engine, decoder.config.max_position_embeddings
+    if jax.default_backend() == "tpu":
+        longest = min(settings.cache.max_model_len or limit, limit)
+        size = page_size_on_tpu(engine.page_size, engine.scheduler.max_sequences, longest)
+        if size != engine.page_size:
+            logger.info("pages of %d tokens, whose table fits into scalar memory", size)
+        engine = replace(engine, page_size=size)
     page = CacheLayout.of(
         decoder.config,
         1,
@@ -128,9 +150,9 @@ def sized_for(decoder: Decoder, settings: VerifierSettings, mesh: Mesh | None) -
     engine = sized(
         engine,
         settings.cache,
-        model_limit=decoder.config.max_position_embeddings,
+        model_limit=limit,
         page_bytes=page.page_bytes,
-        budget_bytes=cache_budget_bytes(nnx.state(decoder)),
+        budget_bytes=cache_budget_bytes((nnx.state(decoder), beside)),
     )
     longest = engine.scheduler.max_context_tokens
     pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]

@@ -60,6 +60,7 @@ COMMANDS = {
     "server": Command("blockdraft_server.command", "run the API server alone", "serve"),
     "verifier": Command("blockdraft_verifier.command", "run the target model alone", "serve"),
     "drafter": Command("blockdraft_drafter.command", "run the draft model alone", "serve"),
+    "hosted": Command("blockdraft_hosted.command", "run both models in one process", "serve"),
     "keys": Command("blockdraft_server.keys_command", "make API keys"),
     "train": Command("blockdraft_training.command", "make corpora and drafters", "train"),
     "learn": Command("blockdraft_training.learn_command", "learn while serving", "train"),

@@ -3,6 +3,8 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -35,6 +37,7 @@ from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
+from blockdraft_models.processor import usable_cores
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
@@ -68,12 +71,13 @@ class CompiledMethod:
         *,
         placement: Placement | None = None,
         kept: KeptPrograms | None = None,
+        launching: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 (it has no state)
     ) -> None:
         """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
         meets a shape that warm-up did not compile. `kept` is where programs that were compiled
-        before are found.
+        before are found; `launching` is entered to launch one.
         """
         _suit(drafter)
         self.spec = _spec(drafter, capacity)
@@ -94,25 +98,32 @@ class CompiledMethod:
         slots, vocab_size = capacity.max_sequences + 1, self.spec.vocab_size
         self._recycled = RecycledOfSlots(slots, vocab_size, drafter.draft_ids)
         self._on_recompilation = on_recompilation
-        self._kept = kept
+        self._kept, self._launching = kept, launching
         self._warm = False
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
         self._executables: dict[tuple[str, int], Callable[..., Any]] = {}
         self._cache = buffer.allocate(self._programs.cache())
 
+    @property
+    def arrays(self) -> object:
+        """All that lies on the devices, a pytree; a step replaces the draft KV cache in it."""
+        return self._weights, self._cache
+
     def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
         appends, sizes = self._programs.append_sizes, self._programs.draft_sizes
-        total = len(appends) + len(sizes)
-        for done, size in enumerate(appends):
-            progress(done, total)
+        kinds: list[tuple[Kind, int]] = [("draft", size) for size in reversed(sizes)]
+        kinds += [("append", size) for size in appends]
+        # XLA compiles outside the interpreter lock.
+        with ThreadPoolExecutor(usable_cores()) as executor:
+            compiled = executor.map(lambda kind: self._executable(*kind), kinds)
+            for done, _ in enumerate(compiled, start=1):
+                progress(done, len(kinds))
+        for size in appends:
             self._append(self._pad(flatten_features([self._nowhere(1)]), size))
-        whole, seconds = self.spec.block_size - 1, []
-        for done, size in enumerate(sizes, len(appends)):
-            progress(done, total)
-            seconds.append(self._draft_seconds(size, whole))
-        self.step_seconds = tuple(seconds)
+        whole = self.spec.block_size - 1
+        self.step_seconds = tuple(self._draft_seconds(size, whole) for size in sizes)
         if self._programs.token_by_token:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
@@ -224,11 +235,13 @@ class CompiledMethod:
 
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])
-        self._cache = run(self._weights, self._cache, new)
+        with self._launching:
+            self._cache = run(self._weights, self._cache, new)
 
     def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
-        self._cache, drafted = run(self._weights, self._cache, new, blocks)
+        with self._launching:
+            self._cache, drafted = run(self._weights, self._cache, new, blocks)
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.definition import check, group, setting
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.hosted import HostedSettings
 from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings, VerifierSettings
@@ -23,6 +25,7 @@ from blockdraft_runtime.tpu import (
 SERVER = Configuration("server", ServerSettings)
 VERIFIER = Configuration("verifier", VerifierSettings)
 DRAFTER = Configuration("drafter", DrafterSettings)
+HOSTED = Configuration("hosted", HostedSettings)
 
 # Exit status of `blockdraft` if its command line, or a file it names, is wrong.
 USAGE_STATUS = 2
@@ -55,12 +58,17 @@ class ServeSettings:
         "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
         common=True,
     )
+    drafter_placement: Literal["auto", "process", "hosted"] = setting(
+        "auto",
+        "where the drafter runs: in a `process` of its own, or `hosted` by the verifier's, on the "
+        "same devices; `auto` hosts it on a TPU, unless --tpu-split gives it chips",
+        common=True,
+    )
     tpu_split: str | None = setting(
         None,
-        "TPU chips of verifier and drafter, such as `2+2`; `V+0` decodes plainly; unset: half "
-        "each, or all for the verifier with --no-drafter",
+        "TPU chips of verifier and drafter in processes of their own, such as `2+2`; `V+0` decodes "
+        "plainly; unset: all for a verifier that hosts the drafter or is alone, else half each",
         metavar="V+D",
-        common=True,
     )
     tpu_host: str | None = setting(
         None,
@@ -107,6 +115,8 @@ class ServeSettings:
             raise ValueError("--peer-tls-cert needs --peer-listen")
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
+        if self.drafter_placement == "hosted" and self.tpu_split is not None:
+            raise ValueError("--drafter-placement hosted and --tpu-split exclude each other")
         if self.no_server and self.server.openai is not None:
             raise ValueError("--openai and --no-server exclude each other")
 
@@ -138,6 +148,7 @@ class ServePlan:
     server: ServerSettings | None  # what the server is told; None for verifier and drafter alone
     verifier: VerifierSettings  # what the verifier is told
     drafter: DrafterSettings | None  # what the drafter is told; None to decode plainly
+    hosted: bool  # whether the drafter is in the verifier's process
     folder: Path  # where the sockets between the processes are
     host: TpuHost | None = None  # the TPU host this is; None without TPU
     # Environment variables that the processes inherit.
@@ -152,8 +163,9 @@ class ServePlan:
         `ValueError` if the folder's path is too long, or the chips cannot be split as asked for.
         """
         host = TpuHost.from_environment(environ, settings.tpu_host)
-        split = _split(settings, host)
-        drafting = not settings.no_drafter and (split is None or split.drafter > 0)
+        hosted = _hosted(settings, host)
+        split = _split(settings, host, hosted=hosted)
+        drafting = hosted or (not settings.no_drafter and (split is None or split.drafter > 0))
         drafter, verifier, server = settings.drafter, settings.verifier, settings.server
         first = settings.metrics_port
         ports = [None if first is None else first + offset for offset in range(3)]
@@ -162,7 +174,7 @@ class ServePlan:
         )
         verifier = replace(
             verifier,
-            drafter_address=drafter.process.address if drafting else None,
+            drafter_address=drafter.process.address if drafting and not hosted else None,
             slice=SliceSettings.of(host),
             # Only the first process of a slice answers servers.
             peer_address=verifier.peer_address if host is None or host.worker_id == 0 else None,
@@ -179,13 +191,14 @@ class ServePlan:
             ),
         )
         # A process gets its settings on its command line; it must not read others by itself.
-        left_out = SERVER.variables | VERIFIER.variables | DRAFTER.variables
+        left_out = SERVER.variables | VERIFIER.variables | DRAFTER.variables | HOSTED.variables
         if host and split and split.verifier < host.num_chips:
             left_out |= OF_WHOLE_HOSTS
         return cls(
             None if settings.no_server else server,
             verifier,
             drafter if drafting else None,
+            hosted,
             folder,
             host,
             {name: value for name, value in environ.items() if name not in left_out},
@@ -200,18 +213,22 @@ class ServePlan:
     def children(self) -> list[ChildSpec]:
         """Return the processes in the order in which they stop: API server first."""
         verifier = self._child("verifier", VERIFIER.flags(self.verifier), self.verifier.process)
+        if self.hosted and self.drafter is not None:
+            flags = HOSTED.flags(HostedSettings(self.verifier, self.drafter))
+            command = (sys.executable, "-m", "blockdraft_hosted", *flags)
+            verifier = replace(verifier, command=command)
         if self.follows:
             return [verifier]
         children = []
         if self.server is not None:
             children += [self._server(self.server, number) for number in range(self.server.servers)]
         children.append(verifier)
-        if self.drafter is not None:
+        if self.drafter is not None and not self.hosted:
             children.append(
                 self._child("drafter", DRAFTER.flags(self.drafter), self.drafter.process)
             )
-            if self.drafter.learning.enabled:
-                children.append(self._trainer(self.drafter))
+        if self.drafter is not None and self.drafter.learning.enabled:
+            children.append(self._trainer(self.drafter))
         return children
 
     @property
@@ -268,14 +285,27 @@ class ServePlan:
         )
 
 
-def _split(settings: ServeSettings, host: TpuHost | None) -> ChipSplit | None:
+def _hosted(settings: ServeSettings, host: TpuHost | None) -> bool:
+    """Return whether the verifier's process holds the drafter; ValueError if it cannot."""
+    if settings.no_drafter or settings.drafter_placement == "process":
+        return False
+    if host is not None and host.num_hosts > 1:
+        if settings.drafter_placement == "hosted":
+            raise ValueError("a verifier on a slice of several hosts cannot host the drafter")
+        return False
+    if settings.drafter_placement == "hosted":
+        return True
+    return host is not None and settings.tpu_split is None
+
+
+def _split(settings: ServeSettings, host: TpuHost | None, *, hosted: bool) -> ChipSplit | None:
     """Return which process owns how many chips; None without TPU."""
     if host is None:
         if settings.tpu_split is not None:
             raise ValueError("--tpu-split needs a TPU: name it with --tpu-host, such as v5p-8")
         return None
     if settings.tpu_split is None:
-        return default_split(host, drafting=not settings.no_drafter)
+        return default_split(host, drafting=not settings.no_drafter and not hosted)
     split = ChipSplit.parse(settings.tpu_split)
     if settings.no_drafter and split.drafter:
         raise ValueError(f"--no-drafter and --tpu-split {split} exclude each other")

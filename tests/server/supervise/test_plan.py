@@ -12,7 +12,7 @@ from blockdraft_runtime.settings.process import ProcessSettings
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.settings.verifier import SliceSettings
 from blockdraft_server.supervise.command import CONFIGURATION
-from blockdraft_server.supervise.plan import ServePlan
+from blockdraft_server.supervise.plan import HOSTED, ServePlan
 
 FOLDER = Path("/run/bd")
 
@@ -170,10 +170,10 @@ def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
 @pytest.mark.parametrize(
     ("flags", "verifier", "drafter"),
     [
-        ((), "0,1", "2,3"),
+        (("--drafter-placement", "process"), "0,1", "2,3"),
         (("--tpu-split", "2+1"), "0,1", "2"),
         (("--tpu-split", "1+2"), "0", "2,3"),
-        (("--tpu-host", "v6e-8"), "0,1,2,3", "4,5,6,7"),
+        (("--drafter-placement", "process", "--tpu-host", "v6e-8"), "0,1,2,3", "4,5,6,7"),
         (("--tpu-split", "4+0"), "0,1,2,3", None),
         (("--no-drafter",), "0,1,2,3", None),
         (("--no-drafter", "--tpu-split", "2+0"), "0,1", None),
@@ -193,7 +193,41 @@ def test_processes_of_a_tpu_host_own_their_chips(
     assert (result.verifier.drafter_address is None) == (drafter is None)
 
 
-@pytest.mark.parametrize(("flags", "whole"), [((), False), (("--no-drafter",), True)])
+@pytest.mark.parametrize(
+    ("host", "flags"),
+    [
+        ("v5e-1", ()),
+        ("v6e-8", ()),
+        ("v5p-8", ("--drafter-placement", "hosted", "--drafter", "d")),
+        (None, ("--drafter-placement", "hosted")),
+    ],
+)
+def test_a_hosted_drafter_shares_process_and_chips(
+    host: str | None, flags: tuple[str, ...]
+) -> None:
+    environ: dict[str, Any] = {"TPU_ACCELERATOR_TYPE": host} if host else {}
+    result = plan(*flags, "--metrics-port", "9100", **environ)
+    _, verifier = result.children()
+    assert verifier.name == verifier.role == "verifier"
+    assert verifier.command[1:3] == ("-m", "blockdraft_hosted")
+    settings = HOSTED.resolve(parse(HOSTED, *verifier.command[3:]), {})
+    assert settings.verifier == result.verifier
+    assert settings.verifier.process.metrics_port == 9101
+    assert settings.drafter.drafter == ("d" if "d" in flags else "auto")
+    assert result.verifier.drafter_address is None
+    chips = {"v5e-1": "0", "v6e-8": "0,1,2,3,4,5,6,7", "v5p-8": "0,1,2,3", None: None}[host]
+    assert verifier.environment is not None
+    assert verifier.environment.get("TPU_VISIBLE_CHIPS") == chips
+
+
+def test_learning_from_a_hosted_drafter_has_a_trainer() -> None:
+    names = [child.name for child in plan("--learn", "--drafter-placement=hosted").children()]
+    assert names == ["server", "verifier", "trainer"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "whole"), [(("--drafter-placement=process",), False), (("--no-drafter",), True)]
+)
 def test_a_part_of_a_host_is_told_nothing_of_the_whole(
     flags: tuple[str, ...], *, whole: bool
 ) -> None:
@@ -215,6 +249,8 @@ def test_a_part_of_a_host_is_told_nothing_of_the_whole(
         (("--tpu-split", "3+1"), r"cannot be split 3\+1: .* Fits: 4\+0, 2\+2"),
         (("--tpu-split", "2+2", "--no-drafter"), "exclude each other"),
         (("--tpu-split", "4+0", "--drafter", "d"), "leaves no chips for --drafter d"),
+        (("--tpu-split", "2+2", "--drafter-placement", "hosted"), "exclude each other"),
+        (("--tpu-host", "v5e-1", "--drafter-placement", "process"), "cannot both own its only"),
     ],
 )
 def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message: str) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
-from blockdraft_verifier.device.sizes import sized
+from blockdraft_verifier.device.sizes import page_size_on_tpu, sized
 
 PAGE_BYTES = 1000
 ENGINE = EngineSettings()
@@ -33,6 +33,24 @@ def test_a_size_that_is_asked_for_is_taken_whole() -> None:
     # More than all sequences need: prompts that have ended stay in the prefix cache.
     assert sizes(CacheSettings(kv_cache_bytes=10**6)) == (64, 1000)
     assert sizes(CacheSettings(max_model_len=17, num_pages=2)) == (17, 2)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "tokens", "page_size"),
+    # A table of 512 KiB has 2,048 pages for each of 64 sequences.
+    [(64, 32_768, 16), (64, 32_769, 32), (64, 131_072, 64), (16, 131_072, 16), (64, 1 << 20, 512)],
+)
+def test_pages_of_a_tpu_grow_until_their_table_fits(
+    sequences: int, tokens: int, page_size: int
+) -> None:
+    assert page_size_on_tpu(16, sequences, tokens) == page_size
+    # What is larger already stays.
+    assert page_size_on_tpu(1024, sequences, tokens) == 1024
+
+
+def test_a_page_table_that_never_fits_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"more than 512 KiB .* pages of 512 tokens: lower"):
+        page_size_on_tpu(16, 64, (1 << 20) + 1)
 
 
 @pytest.mark.parametrize(

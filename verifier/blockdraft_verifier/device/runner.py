@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +19,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
+from blockdraft_models.processor import usable_cores
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
@@ -112,10 +114,11 @@ class ModelRunner:
     Attributes:
         buckets: The compiled shapes, smallest first; `run` takes one that is served.
         max_block: Most tokens of a decoding row that they were compiled for.
+        launching: Entered to launch a step, where another thread launches programs too.
     """
 
-    # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
-    _compilers = 2
+    # XLA compiles outside the interpreter lock, so as many at a time keep all cores busy.
+    _compilers = usable_cores()
 
     def __init__(
         self,
@@ -155,6 +158,7 @@ class ModelRunner:
         self._limits = LimitsPacker(decoder.config.vocab_size)
         self._features = NO_FEATURES
         self.max_block = 0
+        self.launching: AbstractContextManager[Any] = nullcontext()
 
     @property
     def feature_width(self) -> int:
@@ -312,13 +316,14 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.run(self.buckets.index(bucket), (inputs, limits))
         outputs: StepOutputs
-        outputs, self._cache[0] = self._steps[bucket](
-            self._leaves,
-            self._features.projection,
-            self._cache[0],
-            inputs,
-            self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
-        )
+        with self.launching:
+            outputs, self._cache[0] = self._steps[bucket](
+                self._leaves,
+                self._features.projection,
+                self._cache[0],
+                inputs,
+                self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
+            )
         return outputs
 
     @property

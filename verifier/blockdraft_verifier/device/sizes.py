@@ -6,6 +6,28 @@ from blockdraft_runtime.settings.process import Size, size_text
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
 
 _MIB = 1 << 20
+# Half of the scalar memory of a TPU core, where kernels find the page table of a step.
+_PAGE_TABLE_BYTES = 1 << 19
+_ENTRY_BYTES = 4
+# What an attention kernel reads of a context at once.
+_LARGEST_PAGE_TOKENS = 512
+
+
+def page_size_on_tpu(page_size: int, max_sequences: int, max_tokens: int) -> int:
+    """Return the page size, in tokens, doubled until the page table fits into scalar memory.
+
+    `ValueError` if it never does.
+    """
+    least, pages = page_size, _PAGE_TABLE_BYTES // (_ENTRY_BYTES * max_sequences)
+    while pages * page_size < max_tokens:
+        page_size *= 2
+        if page_size > max(least, _LARGEST_PAGE_TOKENS):
+            raise ValueError(
+                f"the page table of {max_sequences} sequences of {max_tokens} tokens takes more "
+                f"than {_PAGE_TABLE_BYTES >> 10} KiB of scalar memory with pages of "
+                f"{page_size // 2} tokens: lower --max-sequences or --max-model-len"
+            )
+    return page_size
 
 
 def sized(
