@@ -19,6 +19,7 @@ from blockdraft_verifier.grammars.compilation import (
     STACK_BYTES,
     compiled,
     invalid,
+    overloaded,
 )
 from blockdraft_verifier.grammars.trial import GrammarTrial
 from blockdraft_verifier.grammars.turns import Turns
@@ -28,7 +29,6 @@ from blockdraft_verifier.scheduling.grammar import GrammarError, followed
 MAX_COMPILE_SECONDS = 30.0
 # Grammars of one tenant that wait for a thread.
 MAX_WAITING = 256
-RETRY_SECONDS = 1.0
 _THREADS = 2
 _KEPT = 64
 
@@ -75,7 +75,7 @@ class GrammarCompiler:
             async with asyncio.timeout(MAX_COMPILE_SECONDS):
                 matcher = await self._shared(grammar, tenant)
         except TimeoutError:
-            raise _overloaded(f"this one waited {MAX_COMPILE_SECONDS:g} s") from None
+            raise overloaded(f"this one waited {MAX_COMPILE_SECONDS:g} s") from None
         if not output:
             return matcher
         try:
@@ -98,7 +98,7 @@ class GrammarCompiler:
         entry = self._compiled.get(grammar)
         if entry is None:
             if self._turns.waiting(tenant) >= MAX_WAITING:
-                raise _overloaded(f"{MAX_WAITING} wait to be compiled")
+                raise overloaded(f"{MAX_WAITING} wait to be compiled")
             entry = _Compiled(self._turns.submit(tenant, partial(self._compile, grammar)))
             self._compiled[grammar] = entry
             entry.future.add_done_callback(partial(self._keep, grammar, entry))
@@ -142,12 +142,3 @@ class GrammarCompiler:
                 self._trials.put(trial)
         # It takes as long as it did there.
         return compiled(grammar, self._tokenizer)
-
-
-def _overloaded(message: str) -> ServiceError:
-    return ServiceError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "QUEUE_FULL",
-        f"too many constraints are asked for: {message}",
-        retry_after_seconds=RETRY_SECONDS,
-    )
