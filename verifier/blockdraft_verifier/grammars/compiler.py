@@ -36,9 +36,8 @@ _KEPT = 64
 class _Compiled:
     """A grammar that several callers may wait for."""
 
-    def __init__(self, future: asyncio.Future[LLMatcher]) -> None:
-        self.future = future
-        self.callers = 0
+    future: asyncio.Future[LLMatcher]
+    callers = 1
 
 
 class GrammarCompiler:
@@ -90,20 +89,19 @@ class GrammarCompiler:
         exhausted it. `GrammarError` if the output cannot be followed.
         """
         self._compiled.pop(grammar, None)
-        return await self._turns.submit(
-            tenant, lambda: followed(self._compile(grammar, tried=True), output)
-        )
+        return await self._turns.submit(tenant, lambda: followed(self._compile(grammar), output))
 
     async def _shared(self, grammar: str, tenant: bytes) -> LLMatcher:
         entry = self._compiled.get(grammar)
         if entry is None:
             if self._turns.waiting(tenant) >= MAX_WAITING:
                 raise overloaded(f"{MAX_WAITING} wait to be compiled")
-            entry = _Compiled(self._turns.submit(tenant, partial(self._compile, grammar)))
-            self._compiled[grammar] = entry
+            entry = self._compiled[grammar] = _Compiled()
+            entry.future = self._turns.submit(tenant, partial(self._compile, grammar, entry))
             entry.future.add_done_callback(partial(self._keep, grammar, entry))
+        else:
+            entry.callers += 1
         self._compiled.move_to_end(grammar)
-        entry.callers += 1
         try:
             return await asyncio.shield(entry.future)
         finally:
@@ -123,7 +121,8 @@ class GrammarCompiler:
         if self._compiled.get(grammar) is entry:
             del self._compiled[grammar]
 
-    def _compile(self, grammar: str, *, tried: bool = False) -> LLMatcher:
+    def _compile(self, grammar: str, entry: _Compiled | None = None) -> LLMatcher:
+        """Compile a grammar; where callers wait for it, try it first: they may leave meanwhile."""
         if self._tokenizer is None:
             try:
                 self._tokenizer = self._load_tokenizer()
@@ -134,11 +133,13 @@ class GrammarCompiler:
                     f"the target's tokenizer cannot be used for constraints: {error}",
                     field=FIELD,
                 ) from error
-        if not tried:
+        if entry is not None:
             trial = self._trials.get()
             try:
                 trial(grammar)
             finally:
                 self._trials.put(trial)
+            if not entry.callers:
+                raise invalid("nobody waits for it")
         # It takes as long as it did there.
         return compiled(grammar, self._tokenizer)
