@@ -31,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test chaos fuzz soak test-tpu test-torch test-slow test-deploy audit lint types protos docs site locks format clean
+.PHONY: help setup demo bench test chaos attacks fuzz soak test-tpu test-torch test-slow test-deploy audit lint types protos docs site locks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -105,10 +105,13 @@ chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see t
 	$(BIN)/python -m tests.chaos --seed $(SEED)
 	$(BIN)/python -m tests.chaos.overload --seed $(SEED)
 
+attacks: $(DEV)  ## attack a service of the default target beside ordinary callers
+	$(BIN)/python -m tests.chaos.attacks
+
 soak: $(DEV)  ## load for MINUTES, 30 by default, and see that nothing grows
 	$(BIN)/python -m tests.chaos.soak --seed $(SEED) --minutes $(MINUTES)
 
-fuzz: $(DEV)  ## mutate messages to each service, files and grammars, many thousands of each
+fuzz: $(DEV)  ## mutate messages to each service, HTTP, files and grammars, many thousands of each
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
 test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/

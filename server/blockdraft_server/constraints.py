@@ -163,7 +163,7 @@ class _Grammar:
             case "regex":
                 # Only a slash that is not escaped would end it.
                 escaped = re.sub(r"\\.|/", _escape, constraint.regex, flags=re.DOTALL)
-                return f"/{escaped}/"
+                return self._other(lark_grammar=f"start: /{escaped}/")
             case "choice":
                 # One lexeme, of which a text may begin another.
                 return self._rule("CHOICE", " | ".join(map(json.dumps, constraint.choice.texts)))

@@ -21,10 +21,10 @@ _FORMS = {
     "item_separator": re.compile(r"[ \t\n\r]*,[ \t\n\r]*"),
     "key_separator": re.compile(r"[ \t\n\r]*:[ \t\n\r]*"),
 }
-# That llguidance enforces.
-_FORMATS = frozenset(
+FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
+"""That are enforced; others are annotations."""
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DATE = f"([0-9]{{4}}-(0[13-9]|1[0-2])|[0-9]{{4}}-02-([01][0-9]|2[0-8])|{_LEAP_YEAR}-02-29)"
 # What it does not: days that a year lacks, and seconds beyond 59.
@@ -117,6 +117,9 @@ class _Translation:
 
     def _check(self, schema: dict[str, Any], place: str, *, merged: bool) -> None:
         """Refuse what llguidance would compute wrongly."""
+        if re.search("draft(-0[0-3]|/next)/", str(schema.get("$schema"))):
+            # It has keywords that mean nothing in others.
+            raise _refused("a draft before 4 or after 2020-12", f"{place}/$schema")
         for name in ("const", "enum"):
             if not _is_kept(schema.get(name)):
                 raise _refused(
@@ -201,7 +204,7 @@ def _says_nothing(name: str, value: Any, schema: dict[str, Any]) -> bool:
     """Return whether a keyword can be left out."""
     match name:
         case "format":
-            return isinstance(value, str) and value not in _FORMATS
+            return isinstance(value, str) and value not in FORMATS
         case "uniqueItems":
             return value is False
         case "propertyNames":

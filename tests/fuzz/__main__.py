@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: mutated messages to real processes, mutated files and grammars."""
+"""`python -m tests.fuzz`: mutated messages and bytes to real processes, mutated files, grammars."""
 
 import asyncio
 import os
@@ -12,7 +12,8 @@ import grpc
 from tests.chaos.report import command_line, tell
 from tests.chaos.run import defects, until_nothing_is_held
 from tests.chaos.stack import Size, Stack, running_stack
-from tests.fuzz import calls, files, grammar_process
+from tests.e2e.openai_service import answers, running_service
+from tests.fuzz import calls, files, grammar_process, sockets
 from tests.fuzz.grammars import KINDS
 from tests.fuzz.services import (
     Known,
@@ -86,6 +87,20 @@ async def _service(
     return methods, known_draft(channel, methods)
 
 
+def fuzz_sockets(seed: int, count: int) -> dict[str, Any]:
+    """Send so much that is nearly HTTP to a service; return what came of it."""
+    os.environ["BLOCKDRAFT_SERVE_LOG_LEVEL"] = "debug"
+    with tempfile.TemporaryDirectory() as folder:
+        with running_service(Path(folder)) as service:
+            host, _, port = service.http.removeprefix("http://").rpartition(":")
+            endings = asyncio.run(sockets.fuzz(host, int(port), count, seed))
+            bad = [] if answers(f"{service.http}/health") else ["it serves no longer"]
+        log = (Path(folder) / "log").read_bytes()
+    bad += [f"{secret} is in a log" for secret in sockets.leaks(log)]
+    bad += [ending for ending in endings if ending.startswith("5")]
+    return {"requests": count, "endings": dict(endings), "log_bytes": len(log), "bad": bad}
+
+
 def fuzz_files(seed: int, count: int) -> dict[str, Any]:
     """Open so many files; return what came of them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -113,6 +128,7 @@ def main() -> int:
     """Run what the command line says; 1 if anything bad came of it."""
     parser = command_line("fuzz", __doc__)
     parser.add_argument("--messages", type=int, default=100_000, help="to each service")
+    parser.add_argument("--requests", type=int, default=10_000, help="that are nearly HTTP")
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--grammars", type=int, default=20_000)
     parser.add_argument("--target", help="whose tokens grammars are over; unset: a tiny vocabulary")
@@ -120,6 +136,8 @@ def main() -> int:
     found: dict[str, Any] = {"seed": args.seed}
     if args.messages:
         found["messages"] = asyncio.run(fuzz_messages(args.seed, args.messages))
+    if args.requests:
+        found["sockets"] = fuzz_sockets(args.seed, args.requests)
     if args.files:
         found["files"] = fuzz_files(args.seed, args.files)
     if args.grammars:
@@ -128,7 +146,7 @@ def main() -> int:
     services = found.get("messages", {})
     bad = [each["bad"] for each in services.values() if isinstance(each, dict) and "bad" in each]
     bad += [services.get("held"), services.get("log_errors")]
-    bad += [found.get(name, {}).get("bad") for name in ("files", "grammars")]
+    bad += [found.get(name, {}).get("bad") for name in ("sockets", "files", "grammars")]
     print("BAD: see above" if any(bad) else "GOOD: only responses and clear errors")
     return int(any(bad))
 

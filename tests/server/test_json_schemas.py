@@ -118,6 +118,8 @@ def _definitions(schema: dict[str, Any]) -> dict[str, Any]:
         (mapping(propertyNames={"enum": ["a"], "maxLength": 1}), "#/propertyNames"),
         (mapping(propertyNames={"enum": ["a"]}, properties={}), "#"),
         ({"uniqueItems": True, "items": {"enum": list(range(9))}}, "#"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "#/$schema"),
+        ({"items": {"$schema": "https://json-schema.org/draft/next/schema"}}, "#/items/$schema"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_its_place(schema: Any, place: str) -> None:

@@ -47,6 +47,21 @@ def of(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+def requiring(**properties: Any) -> dict[str, Any]:
+    return {**of(**properties), "required": list(properties)}
+
+
+def endless_pair() -> dict[str, Any]:
+    """Return definitions of which each demands the other."""
+    x, y = ({"anyOf": [requiring(v={"$ref": f"#/$defs/{name}"})]} for name in "yx")
+    return {"$defs": {"x": x, "y": y}}
+
+
+def after_a_thought(lark: str) -> str:
+    main = {"name": "main", "lark_grammar": 'start: thought @other\nthought[lazy]: /.*/ "!"'}
+    return json.dumps({"grammars": [main, {"name": "other", "lark_grammar": lark}]})
+
+
 def nested(depth: int) -> dict[str, Any]:
     return {"anyOf": [nested(depth - 1)]} if depth else {}
 
@@ -69,7 +84,27 @@ UNIQUE = {"type": "array", "uniqueItems": True}
         (text_grammar({"$defs": {"x": UNIQUE}, **of(q={"$ref": "#/$defs/x"})}), "at #/$defs/x"),
         (text_grammar({"$ref": "#/nowhere"}), "'/nowhere' does not exist at #"),
         (text_grammar({"$ref": "#"}), "no output is possible at #"),
+        # What allows nothing, or nothing that ends.
+        (text_grammar({"enum": []}), "anyOf is empty at #"),
+        (text_grammar({"type": "string", "minLength": 5, "maxLength": 2}), "maxLength (2) at #"),
+        (text_grammar({"allOf": [{"type": "string"}, {"type": "null"}]}), "types at #/allOf/0"),
+        (text_grammar(requiring(a=False)), "'a' is unsatisfiable at #/properties/a"),
+        (text_grammar(requiring(a={"$ref": "#"})), "no value ends at #/properties/a"),
+        (
+            text_grammar({"type": "array", "minItems": 1, "items": {"$ref": "#"}}),
+            "no value ends at #/items",
+        ),
+        (
+            text_grammar(
+                of(b=requiring(a={"$ref": "#/$defs/x"})) | {"required": ["b"]} | endless_pair()
+            ),
+            "no value ends at #/$defs/",
+        ),
+        (text_grammar(lark=r"start: /a[^\s\S]/"), "no output is possible"),
+        (after_a_thought(r"start: /[^\s\S]/"), "no output is possible"),
+        (after_a_thought("start: A\nA: /a/ & /b/"), "no output is possible"),
         (text_grammar({"type": "string", "pattern": "(a"}), "unclosed group at #"),
+        (text_grammar({"items": [{}, UNIQUE]}), '["uniqueItems"] at #/items/1'),
         (text_grammar(False), "schema is false at #"),
         (text_grammar(5), "must be an object or boolean at #"),
         (text_grammar(lark="start: a\na[max_tokens=3]: /x+/"), "are not supported"),
@@ -91,6 +126,24 @@ async def test_what_cannot_be_used_is_refused_by_its_place(
     compiler: GrammarCompiler, grammar: str, said: str
 ) -> None:
     assert said in await refused(compiler, grammar)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        requiring(a={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+        requiring(
+            a={"type": ["object", "null"], **requiring(b={"$ref": "#/properties/a"})}
+            | {"type": ["object", "null"]}
+        ),
+        {**requiring(a={"$ref": "#/$defs/b~1c"}), "$defs": {"b/c": of(d={"$ref": "#"})}},
+        {"type": "array", "prefixItems": [{}], "minItems": 1, "items": {"$ref": "#"}},
+    ],
+)
+async def test_a_recursion_that_may_end_is_compiled(
+    compiler: GrammarCompiler, schema: dict[str, Any]
+) -> None:
+    assert not (await compiler.compile(text_grammar(schema))).is_error()
 
 
 async def test_a_long_chain_of_references_does_not_overflow_the_stack() -> None:
@@ -191,6 +244,26 @@ async def test_who_comes_as_the_last_caller_leaves_is_served(gate: Gate) -> None
     gate.opened.set()
     assert await coming is not None
     assert leaving.cancelled()
+
+
+async def test_a_grammar_that_is_abandoned_while_it_is_tried_is_not_compiled(gate: Gate) -> None:
+    compiler, tried = tiny_grammars(), threading.Event()
+
+    def trial(grammar: str) -> None:
+        tried.set()
+        assert gate.opened.wait(PATIENCE_SECONDS)
+
+    for _ in range(2):
+        compiler._trials.get()
+        compiler._trials.put(trial)  # type: ignore[arg-type]
+    leaving = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
+    await asyncio.to_thread(tried.wait, PATIENCE_SECONDS)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    gate.opened.set()
+    await compiler.compile(GRAMMARS[1])
+    await compiler.compile(GRAMMARS[2])
+    assert gate.begun == list(GRAMMARS[1:3])
 
 
 async def test_a_grammar_that_waits_too_long_is_refused_and_disturbs_no_other(

@@ -38,6 +38,7 @@ def compiled(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     def compile_here() -> None:
         try:
             found.append(grammars.compiled(text, tokenizer))
+            grammars.check_ends(text, tokenizer)
         except ServiceError as error:
             found.append(error)
 
@@ -46,7 +47,7 @@ def compiled(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     thread.start()
     threading.stack_size(usual)
     thread.join()
-    [outcome] = found
+    outcome = found[-1]
     if isinstance(outcome, ServiceError):
         raise _refused(outcome)
     return outcome

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.server.openai.asking import HERE, JSON, body, complete, url
 from tests.server.support import Running, serving
 
 from blockdraft_runtime.settings.server import LimitsSettings
+from blockdraft_runtime.status import ServiceError
+from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.requests import completion_request
 
 
@@ -65,3 +68,22 @@ async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: R
     ticking.cancel()
     assert (response.status, error["code"]) == (400, "context_length_exceeded")
     assert longest < needed / 2
+
+
+@pytest.mark.parametrize("number", ["1", "1.0"])
+def test_a_long_list_of_numbers_takes_no_longer_than_to_read_it(number: str) -> None:
+    """What Python does for each of them would keep the event loop from its thread's turn."""
+    text = f"[{','.join([number] * 500_000)}]"
+    began = time.thread_time()
+    values = json.loads(text)
+    read = time.thread_time()
+    assert Fields({"prompt": values}).integers("prompt") == values
+    assert time.thread_time() - read < 1.5 * (read - began)
+
+
+@pytest.mark.parametrize(
+    "values", [[1.5], [True], ["1"], [2**31], [-(2**31) - 1], [math.nan, 10**400], [math.inf], [[]]]
+)
+def test_what_is_no_list_of_integers_is_refused(values: list[object]) -> None:
+    with pytest.raises(ServiceError, match="prompt must be a list of integers"):
+        Fields({"prompt": [7, *values]}).integers("prompt")

@@ -4,12 +4,14 @@ import json
 import re
 from typing import Any
 
+import grpc
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.status import ServiceError, invalid_argument
+from blockdraft_verifier.grammars.endless import endless
 from blockdraft_verifier.grammars.schema_errors import failing_place
 
 MAX_GRAMMAR_BYTES = 512 * 1024
@@ -29,6 +31,7 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
+RETRY_SECONDS = 1.0
 FIELD = "sampling.constraint"
 """Name of the request's field with a grammar."""
 
@@ -45,6 +48,20 @@ def compiled(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
         raise invalid(_explained(wrong, parts, tokenizer))
     matcher.reset()
     return matcher
+
+
+def check_ends(grammar: str, tokenizer: LLTokenizer) -> None:
+    """Refuse a grammar that compiles, but of which a part has no text that ends."""
+    parts = _parts(grammar)
+    for part in parts[1:]:
+        if "lark_grammar" in part:
+            rest = [other for other in parts if other is not part]
+            alone = json.dumps({"grammars": [part, *rest]})
+            if wrong := _first_error(LLMatcher(tokenizer, alone, log_level=0, limits=_LIMITS)):
+                raise invalid(wrong)
+    for schema in [part["json_schema"] for part in parts if "json_schema" in part]:
+        if wrong := endless(schema):
+            raise invalid(f"{wrong} at {failing_place(schema, endless)}")
 
 
 class _Vocabulary:
@@ -82,6 +99,16 @@ def tokenizer_of(target: str, vocab_size: int) -> LLTokenizer:
 def invalid(message: str) -> ServiceError:
     """Return the error for a grammar that cannot be used."""
     return invalid_argument(FIELD, f"the constraint cannot be used: {message}")
+
+
+def overloaded(message: str) -> ServiceError:
+    """Return the error for what the verifier, and not the grammar, has too much of."""
+    return ServiceError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "QUEUE_FULL",
+        f"too many constraints are asked for: {message}",
+        retry_after_seconds=RETRY_SECONDS,
+    )
 
 
 def _parts(grammar: str) -> list[dict[str, Any]]:

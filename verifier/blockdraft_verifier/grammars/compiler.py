@@ -19,6 +19,7 @@ from blockdraft_verifier.grammars.compilation import (
     STACK_BYTES,
     compiled,
     invalid,
+    overloaded,
 )
 from blockdraft_verifier.grammars.trial import GrammarTrial
 from blockdraft_verifier.grammars.turns import Turns
@@ -28,7 +29,6 @@ from blockdraft_verifier.scheduling.grammar import GrammarError, followed
 MAX_COMPILE_SECONDS = 30.0
 # Grammars of one tenant that wait for a thread.
 MAX_WAITING = 256
-RETRY_SECONDS = 1.0
 _THREADS = 2
 _KEPT = 64
 
@@ -36,9 +36,8 @@ _KEPT = 64
 class _Compiled:
     """A grammar that several callers may wait for."""
 
-    def __init__(self, future: asyncio.Future[LLMatcher]) -> None:
-        self.future = future
-        self.callers = 0
+    future: asyncio.Future[LLMatcher]
+    callers = 1
 
 
 class GrammarCompiler:
@@ -75,7 +74,7 @@ class GrammarCompiler:
             async with asyncio.timeout(MAX_COMPILE_SECONDS):
                 matcher = await self._shared(grammar, tenant)
         except TimeoutError:
-            raise _overloaded(f"this one waited {MAX_COMPILE_SECONDS:g} s") from None
+            raise overloaded(f"this one waited {MAX_COMPILE_SECONDS:g} s") from None
         if not output:
             return matcher
         try:
@@ -90,20 +89,19 @@ class GrammarCompiler:
         exhausted it. `GrammarError` if the output cannot be followed.
         """
         self._compiled.pop(grammar, None)
-        return await self._turns.submit(
-            tenant, lambda: followed(self._compile(grammar, tried=True), output)
-        )
+        return await self._turns.submit(tenant, lambda: followed(self._compile(grammar), output))
 
     async def _shared(self, grammar: str, tenant: bytes) -> LLMatcher:
         entry = self._compiled.get(grammar)
         if entry is None:
             if self._turns.waiting(tenant) >= MAX_WAITING:
-                raise _overloaded(f"{MAX_WAITING} wait to be compiled")
-            entry = _Compiled(self._turns.submit(tenant, partial(self._compile, grammar)))
-            self._compiled[grammar] = entry
+                raise overloaded(f"{MAX_WAITING} wait to be compiled")
+            entry = self._compiled[grammar] = _Compiled()
+            entry.future = self._turns.submit(tenant, partial(self._compile, grammar, entry))
             entry.future.add_done_callback(partial(self._keep, grammar, entry))
+        else:
+            entry.callers += 1
         self._compiled.move_to_end(grammar)
-        entry.callers += 1
         try:
             return await asyncio.shield(entry.future)
         finally:
@@ -123,7 +121,8 @@ class GrammarCompiler:
         if self._compiled.get(grammar) is entry:
             del self._compiled[grammar]
 
-    def _compile(self, grammar: str, *, tried: bool = False) -> LLMatcher:
+    def _compile(self, grammar: str, entry: _Compiled | None = None) -> LLMatcher:
+        """Compile a grammar; where callers wait for it, try it first: they may leave meanwhile."""
         if self._tokenizer is None:
             try:
                 self._tokenizer = self._load_tokenizer()
@@ -134,20 +133,13 @@ class GrammarCompiler:
                     f"the target's tokenizer cannot be used for constraints: {error}",
                     field=FIELD,
                 ) from error
-        if not tried:
+        if entry is not None:
             trial = self._trials.get()
             try:
                 trial(grammar)
             finally:
                 self._trials.put(trial)
+            if not entry.callers:
+                raise invalid("nobody waits for it")
         # It takes as long as it did there.
         return compiled(grammar, self._tokenizer)
-
-
-def _overloaded(message: str) -> ServiceError:
-    return ServiceError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "QUEUE_FULL",
-        f"too many constraints are asked for: {message}",
-        retry_after_seconds=RETRY_SECONDS,
-    )

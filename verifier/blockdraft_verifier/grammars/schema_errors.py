@@ -8,7 +8,7 @@ from typing import Any
 # Variants of a schema are compiled for so long; the place found so far is told then.
 MOST_SECONDS = 0.5
 
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 # What others refer to first: an error there is found there.
 _MAPPINGS = ("$defs", "definitions", "properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames")

@@ -21,7 +21,14 @@ from typing import IO
 from llguidance import LLTokenizer
 
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_verifier.grammars.compilation import FIELD, STACK_BYTES, compiled, invalid
+from blockdraft_verifier.grammars.compilation import (
+    FIELD,
+    STACK_BYTES,
+    check_ends,
+    compiled,
+    invalid,
+    overloaded,
+)
 
 # Of a processor, however busy the machine is.
 TRIAL_SECONDS = 2.0
@@ -45,24 +52,28 @@ class GrammarTrial:
 
     def __call__(self, grammar: str) -> None:
         """Return if a grammar compiles within the limits, or raise a `ServiceError`."""
-        process = self._process or self._start()
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._start()
         asks, answers = _pipes(process)
         with contextlib.suppress(BrokenPipeError):
             asks.write(json.dumps(grammar).encode() + b"\n")
             asks.flush()
         if not (line := answers.readline()):
             self._process = None
-            raise invalid(f"it did not compile {self._limit(process.wait())}")
+            raise self._exceeded(process.wait())
         if (wrong := json.loads(line)) is not None:
             raise invalid_argument(FIELD, wrong)
 
-    def _limit(self, status: int) -> str:
-        """Return what a grammar exceeded with which the process ended so."""
+    def _exceeded(self, status: int) -> ServiceError:
+        """Return the error for a grammar with which the process ended so."""
         if status == -signal.SIGPROF:
-            return f"within {self._seconds} s"
+            return invalid(f"it did not compile within {self._seconds} s")
         if status == -signal.SIGSEGV:
-            return "without a fault of the compiler"
-        return "in the memory that it may take"
+            return invalid("it did not compile without a fault of the compiler")
+        if status == -signal.SIGKILL:
+            return overloaded("the system ended the compiler of this one")
+        return invalid("it did not compile in the memory that it may take")
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -120,7 +131,8 @@ def _try_all(tokenizer: LLTokenizer, seconds: float, mib: int) -> None:
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            compiled(json.loads(line), tokenizer)
+            compiled(grammar := json.loads(line), tokenizer)
+            check_ends(grammar, tokenizer)
             wrong = None
         except ServiceError as error:
             wrong = error.message
