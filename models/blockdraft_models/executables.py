@@ -1,6 +1,8 @@
 """Compiled programs: what runs them, the sizes they are made for, and where they are kept."""
 
+import logging
 import os
+import resource
 from pathlib import Path
 
 import jax
@@ -9,6 +11,8 @@ from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.errors import DeviceError
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
+
+logger = logging.getLogger(__name__)
 
 
 def next_power_of_two(value: int) -> int:
@@ -22,6 +26,8 @@ def require_devices() -> None:
     RuntimeError says, in the plugin's own words, why it does not start: a chip may still belong to
     a process that is ending, so that it helps to try again.
     """
+    if "tpu" in os.environ.get("JAX_PLATFORMS", "tpu"):
+        _allow_locked_memory()
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
@@ -32,6 +38,15 @@ def require_devices() -> None:
             f"JAX cannot use JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}: install its plugin, "
             "as blockdraft[cuda] or blockdraft[tpu] do, or unset the variable"
         ) from error
+
+
+def _allow_locked_memory() -> None:
+    """Raise the limit of memory that is locked, as what a chip reads and writes is, to the most."""
+    limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit != most:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
+    if most != resource.RLIM_INFINITY:
+        logger.info("no more than %d MiB of memory can be locked for chips", most >> 20)
 
 
 def keep_executables(folder: Path | None = None) -> None:

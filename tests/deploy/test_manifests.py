@@ -265,6 +265,17 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
     assert back.verifier.peer_tls is not None
 
 
+@pytest.mark.parametrize("name", ["gke-v6e", "gke-split", "gke-multihost"])
+def test_pods_with_chips_may_ask_the_device_plugin(name: str) -> None:
+    made = made_of(name)
+    policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
+    for pod in pods(made):
+        if "google.com/tpu" in pod["spec"]["containers"][0]["resources"]["limits"]:
+            labels = pod["metadata"]["labels"].items()
+            mine = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
+            assert any({"ports": [{"port": 8353}]} in one["egress"] for one in mine)
+
+
 @pytest.mark.parametrize("subject", ["cpu-dev openai", SPLIT, "gke-multihost openai"])
 def test_who_may_call_by_grpc_may_call_by_openais_api(subject: str) -> None:
     made = made_of(subject)

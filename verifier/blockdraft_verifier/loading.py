@@ -99,7 +99,6 @@ def load_target(
         report("loading the drafter", 0, 0)
         beside = drafter.load(decoder)
     engine = sized_for(decoder, settings, mesh, beside)
-    del beside  # the draft KV cache, which its steps consume
     computation = Computation(
         checkpoint.fingerprint,
         dtype.name,
