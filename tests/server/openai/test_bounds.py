@@ -48,9 +48,21 @@ async def test_more_completions_than_are_ever_held_are_no_matter_of_time(
 
 async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: Running) -> None:
     data = json.dumps(body(prompt=[1] * 1_300_000, n=16)).encode()
-    started = time.monotonic()
-    completion_request(json.loads(data))
-    needed = time.monotonic() - started
+    parsed, needed, holds = [], [], []
+    # The shortest of several, since other processes hold this one too.
+    for _ in range(5):
+        started = time.monotonic()
+        value = json.loads(data)
+        parsed.append(time.monotonic() - started)
+        completion_request(value)
+        needed.append(time.monotonic() - started)
+        holds.append(await longest_hold(http, url(server, "/v1/completions"), data))
+    # One call of C is not divided; what follows is.
+    assert min(holds) < (min(parsed) + min(needed)) / 2
+
+
+async def longest_hold(http: aiohttp.ClientSession, address: str, data: bytes) -> float:
+    """Return how long a body that is refused holds the event loop, in seconds."""
     longest = 0.0
 
     async def tick() -> None:
@@ -61,13 +73,11 @@ async def test_a_large_body_is_read_aside(http: aiohttp.ClientSession, server: R
             longest = max(longest, time.monotonic() - before)
 
     ticking = asyncio.ensure_future(tick())
-    async with http.post(
-        url(server, "/v1/completions"), data=io.BytesIO(data), headers=JSON
-    ) as response:
+    async with http.post(address, data=io.BytesIO(data), headers=JSON) as response:
         error: Any = (await response.json())["error"]
     ticking.cancel()
     assert (response.status, error["code"]) == (400, "context_length_exceeded")
-    assert longest < needed / 2
+    return longest
 
 
 @pytest.mark.parametrize("number", ["1", "1.0"])
