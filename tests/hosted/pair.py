@@ -11,7 +11,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.verifier.support import TINY_ENGINE, Outcome, decode, random_requests, tiny_decoder
 
 from blockdraft_hosted.drafter import ThreadedDrafter
-from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import CacheSettings, VerifierSettings
 from blockdraft_verifier.engine.loop import Engine
@@ -19,14 +19,23 @@ from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.loading import load_target
 
 
-def threaded(target: Path, drafter: str, dtype: Dtype = "auto") -> ThreadedDrafter:
-    """Return a drafter of a tiny target, not loaded yet."""
-    settings = DrafterSettings(str(target), drafter, max_sequences=4, max_model_len=96, dtype=dtype)
+def threaded(
+    target: Path, drafter: str, dtype: Dtype = "auto", learn_dir: Path | None = None
+) -> ThreadedDrafter:
+    """Return a drafter of a tiny target, not loaded yet; it learns where it has a folder."""
+    settings = DrafterSettings(
+        str(target),
+        drafter,
+        max_sequences=4,
+        max_model_len=96,
+        dtype=dtype,
+        learning=LearningSettings(enabled=learn_dir is not None, directory=learn_dir),
+    )
     return ThreadedDrafter(settings, registry=CollectorRegistry())
 
 
 @contextmanager
-def hosting(folder: Path, drafter: str | None) -> Iterator[Engine]:
+def hosting(folder: Path, drafter: str | None, learn_dir: Path | None = None) -> Iterator[Engine]:
     """Load the target with this drafter in its process, or with none; it is ready for requests."""
     write_hf_checkpoint(tiny_decoder(), folder)
     # Beside other tests a drafter takes its time.
@@ -37,7 +46,7 @@ def hosting(folder: Path, drafter: str | None) -> Iterator[Engine]:
     )
     cache = CacheSettings(max_model_len=96, num_pages=64)
     settings = VerifierSettings(target=str(folder), engine=engine_settings, cache=cache)
-    hosted = None if drafter is None else threaded(folder, drafter)
+    hosted = None if drafter is None else threaded(folder, drafter, learn_dir=learn_dir)
     target = load_target(settings, drafter=hosted)
     link = None if hosted is None else hosted.connect(target.checkpoint)
     engine = Engine(

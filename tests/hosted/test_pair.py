@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 from flax import nnx
-from tests.hosted.pair import completions, threaded
+from tests.hosted.pair import completions, hosting, threaded
 from tests.models.tiny import write_hf_checkpoint
-from tests.verifier.support import tiny_decoder
+from tests.patience import until
+from tests.verifier.support import decode, random_requests, tiny_decoder
 
+from blockdraft_drafter.checkpoint import save_drafter
+from blockdraft_drafter.learning.versions import VersionStore
+from blockdraft_drafter.sources import load_any
 from blockdraft_models.memory import device_bytes
+from blockdraft_models.weights.loading import load_checkpoint_config
 
 
 def test_drafting_never_changes_a_completion(tmp_path: Path) -> None:
@@ -15,6 +21,28 @@ def test_drafting_never_changes_a_completion(tmp_path: Path) -> None:
     hosted, drafted = completions(tmp_path / "hosted", "random:3")
     assert hosted == plain
     assert none == 0 < drafted
+
+
+def test_a_version_is_taken_over_while_it_serves(tmp_path: Path) -> None:
+    requests, store = random_requests(7, count=4), VersionStore(tmp_path / "learn")
+    with hosting(tmp_path / "target", "random:3", tmp_path / "learn") as engine:
+        before = [outcome.tokens for outcome in decode(engine, requests)]
+        checkpoint = load_checkpoint_config(tmp_path / "target")
+        base = load_any(store.path(1), checkpoint, block_size=8, dtype=jnp.float32)
+        base.model.norm.scale[...] = -base.model.norm.scale[...]
+        learned = store.add(
+            lambda folder: save_drafter(base.model, folder),
+            kind="learned",
+            fingerprint="0123456789abcdef",
+            parent=1,
+        )
+        store.promote(learned.number)
+
+        def taken_over() -> bool:
+            assert [outcome.tokens for outcome in decode(engine, requests)] == before
+            return engine.drafter is not None and engine.drafter.version == learned.number
+
+        until(taken_over)
 
 
 def test_the_target_s_embedding_is_not_loaded_twice(tmp_path: Path) -> None:
