@@ -26,7 +26,7 @@ def require_devices() -> None:
     RuntimeError says, in the plugin's own words, why it does not start: a chip may still belong to
     a process that is ending, so that it helps to try again.
     """
-    if "tpu" in os.environ.get("JAX_PLATFORMS", "tpu"):
+    if "tpu" in os.environ.get("JAX_PLATFORMS", ""):
         _allow_locked_memory()
     try:
         jax.devices()
