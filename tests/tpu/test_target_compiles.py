@@ -57,6 +57,8 @@ def kernel_count(config: DecoderConfig) -> int:
     return norms + products + attention + last_norm_and_head
 
 
+# XLA compiles the largest for minutes, and beside other work for several times as long.
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("target", "drafter", "name"), SLICES)
 def test_small_and_large_steps(target: str, drafter: str, name: str) -> None:
     chips = topology(name)
