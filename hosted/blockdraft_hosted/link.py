@@ -2,23 +2,25 @@
 
 import asyncio
 import mmap
-import queue
+import time
 from collections.abc import Callable
 
 from blockdraft_drafter.service import DrafterService
 from blockdraft_drafter.session import Session
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_runtime.channel import Backoff
 from blockdraft_runtime.status import ServiceError
-from blockdraft_verifier.drafting.feature_writers import (
-    SHARED_BYTES,
-    MessageWriter,
-    SharedWriter,
-)
+from blockdraft_verifier.drafting.feature_writers import SHARED_BYTES, SharedWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.drafting.link import DraftTransport, TransportError
+from blockdraft_verifier.drafting.link import (
+    RECONNECTING,
+    DraftTransport,
+    QueuedResponses,
+    TransportError,
+)
 
 
-class LocalTransport:
+class LocalTransport(QueuedResponses):
     """A stream to the drafter of this process; a `DraftTransport`.
 
     The drafter answers on its own event loop, in the order of the requests. Nothing here waits for
@@ -32,11 +34,11 @@ class LocalTransport:
         description: DrafterDescription,
     ) -> None:
         """Have the drafter open the stream."""
+        super().__init__()
         self.description = description
         self._memory = mmap.mmap(-1, SHARED_BYTES)
-        self.feature_writer: MessageWriter = SharedWriter(self._memory)
+        self.feature_writer = SharedWriter(self._memory)
         self._service, self._loop = service, loop
-        self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
         # Of the drafter's loop; None before the stream is open and after its end.
         self._session: Session | None = None
         self._ended = False
@@ -47,17 +49,6 @@ class LocalTransport:
         if self._ended:
             raise TransportError("the draft stream has ended")
         self._post(self._answer, request)
-
-    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next response; see `DraftTransport.receive`."""
-        try:
-            response = self._responses.get(timeout=max(0.0, timeout_seconds))
-        except queue.Empty:
-            return None
-        if isinstance(response, TransportError):
-            raise response
-        self.feature_writer.answered(response.step_id)
-        return response
 
     def close(self) -> None:
         """End the stream."""
@@ -97,20 +88,33 @@ class LocalTransport:
 class LocalLink:
     """Opens a stream to the drafter of this process, and another where one broke."""
 
-    def __init__(self, connect: Callable[[], DraftTransport | None]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], LocalTransport | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open the first stream by `connect`, which returns None once nothing drafts any more."""
-        self._connect = connect
+        self._connect, self._clock = connect, clock
+        self._backoff = Backoff(RECONNECTING)
+        self._opens_from = 0.0
         self._transport = connect()
 
     def current(self) -> DraftTransport | None:
-        """Return the newest stream, or None once nothing drafts any more."""
+        """Return the newest stream, or None while there is none."""
+        if self._transport is None and self._clock() >= self._opens_from:
+            self._transport = self._connect()
         return self._transport
 
     def lost(self, transport: DraftTransport) -> None:
-        """Close a broken stream and open another."""
+        """Close a broken stream; another follows, after a pause if this one gave no response."""
         transport.close()
-        if transport is self._transport:
-            self._transport = self._connect()
+        if self._transport is None or transport is not self._transport:
+            return
+        if self._transport.answered:
+            self._backoff.reset()
+        else:
+            self._opens_from = self._clock() + self._backoff.pause_seconds()
+        self._transport = None
 
     def close(self) -> None:
         """End the stream."""

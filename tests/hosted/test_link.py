@@ -17,7 +17,7 @@ from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.drafting.link import TransportError
+from blockdraft_verifier.drafting.link import RECONNECTING, TransportError
 
 TARGET = "0123456789abcdef"
 
@@ -109,8 +109,9 @@ def test_nobody_waits_for_a_drafter_that_hangs(hosted: Hosted) -> None:
     late = hosted.transport
     late.send(drafting(1))
     assert late.receive(0.01) is None
-    # The stream counts as lost, and another begins behind what hangs.
+    # The stream counts as lost, and after a pause another begins behind what hangs.
     hosted.link.lost(late)
+    until(lambda: hosted.link.current() is not None)
     hosted.transport.send(drafting(1, sequence_id=8))
     assert hosted.transport.receive(0.01) is None
     hanging.set()
@@ -124,3 +125,20 @@ def test_once_nothing_drafts_any_more_there_is_no_stream(hosted: Hosted) -> None
     hosted.service.drain()
     hosted.link.lost(hosted.transport)
     assert hosted.link.current() is None
+
+
+def test_a_drafter_that_only_breaks_streams_is_left_alone_for_a_while(hosted: Hosted) -> None:
+    now = 0.0
+    link = LocalLink(hosted.connect, lambda: now)
+    for pause in (RECONNECTING.initial_seconds, 2 * RECONNECTING.initial_seconds):
+        broken = link.current()
+        assert broken is not None
+        hosted.method.fail_next = True
+        broken.send(drafting(1))
+        with pytest.raises(TransportError):
+            broken.receive(PATIENCE_SECONDS)
+        link.lost(broken)
+        now += 0.49 * pause
+        assert link.current() is None
+        now += pause
+    link.close()

@@ -83,12 +83,34 @@ class DraftLink(Protocol):
         """Stop connecting and end the current stream."""
 
 
-class GrpcDraftTransport:
-    """A `Draft` stream over gRPC.
+class QueuedResponses:
+    """The receiving half of a transport, whose responses another thread puts into a queue.
 
     `answered` is whether any response has come: a drafter that takes streams only to end them is
     not to be called again at once.
     """
+
+    def __init__(self) -> None:
+        """Begin without a response."""
+        self.feature_writer = MessageWriter()
+        self.answered = False
+        self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
+
+    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
+        """Return the next response; see `DraftTransport.receive`."""
+        try:
+            response = self._responses.get(timeout=max(0.0, timeout_seconds))
+        except queue.Empty:
+            return None
+        if isinstance(response, TransportError):
+            raise response
+        self.answered = True
+        self.feature_writer.answered(response.step_id)
+        return response
+
+
+class GrpcDraftTransport(QueuedResponses):
+    """A `Draft` stream over gRPC."""
 
     def __init__(
         self,
@@ -100,11 +122,9 @@ class GrpcDraftTransport:
 
         The name of `shared`, memory to offer, is taken away afterwards.
         """
+        super().__init__()
         self.description = description
-        self.feature_writer = MessageWriter()
-        self.answered = False
         self._requests: queue.SimpleQueue[pb.DraftRequest | None] = queue.SimpleQueue()
-        self._responses: queue.SimpleQueue[pb.DraftResponse | TransportError] = queue.SimpleQueue()
         mapped = False
         try:
             offer = () if shared is None else shared.offer
@@ -124,18 +144,6 @@ class GrpcDraftTransport:
         if not self._call.is_active():
             raise TransportError("the draft stream has ended")
         self._requests.put(request)
-
-    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        """Return the next response; see `DraftTransport.receive`."""
-        try:
-            response = self._responses.get(timeout=max(0.0, timeout_seconds))
-        except queue.Empty:
-            return None
-        if isinstance(response, TransportError):
-            raise response
-        self.answered = True
-        self.feature_writer.answered(response.step_id)
-        return response
 
     def close(self) -> None:
         """End the stream."""
