@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import grpc
@@ -59,6 +59,7 @@ class HostTarget(NamedTuple):
     arrays: object  # all of its weights, a pytree
     # Held while a program is launched: devices must get the programs of two threads in one order.
     launching: AbstractContextManager[Any]
+    report: Report  # of what is loaded here
 
 
 class DrafterApp:
@@ -100,14 +101,9 @@ class DrafterApp:
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
+        report = self.loading.report if self._host is None else self._host.report
         load = functools.partial(
-            load_method,
-            self._settings,
-            count,
-            self._counts,
-            self.loading.report,
-            self._kept,
-            self._host,
+            load_method, self._settings, count, self._counts, report, self._kept, self._host
         )
         loaded = await self.loading.run(load)
         self.service.serve(loaded)
@@ -192,7 +188,7 @@ def load_method(
         on_recompilation,
         placement=placement,
         kept=kept,
-        launching=nullcontext() if host is None else host.launching,
+        launching=None if host is None else host.launching,
     )
     loaded = time.perf_counter()
     method.warm_up(functools.partial(report, "compiling drafts"))

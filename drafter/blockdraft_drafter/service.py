@@ -119,6 +119,8 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
     def describe(self, target_fingerprint: str) -> drafter_pb2.DrafterServiceDescribeResponse:
         """Describe the method; ServiceError unless it drafts for this target."""
         loaded = self.loaded
+        if not target_fingerprint:
+            raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
         if target_fingerprint != loaded.target_fingerprint:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -199,9 +201,6 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self, request: drafter_pb2.DrafterServiceDescribeRequest, context: Any
     ) -> drafter_pb2.DrafterServiceDescribeResponse:
         """Describe the method, after checking that it drafts for the caller's target."""
-        _ = self.loaded
-        if not request.target_fingerprint:
-            raise invalid_argument("target_fingerprint", "target_fingerprint must not be empty")
         return self.describe(request.target_fingerprint)
 
     @stream_errors
@@ -230,9 +229,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self, request_iterator: AsyncIterator[drafter_pb2.DraftRequest], context: Any
     ) -> AsyncIterator[drafter_pb2.DraftResponse]:
         """Serve one verifier until it ends the stream, breaks the protocol or goes away."""
-        _ = self.loaded
         shared = self._attach(context)
-        await context.send_initial_metadata(NOT_MAPPED if shared is None else MAPPED)
         session = self.open(shared)
         draining = asyncio.ensure_future(self._draining.wait())
 
@@ -242,6 +239,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
 
         # Unlike a finally clause, this runs at once however the call ends.
         context.add_done_callback(ended)
+        await context.send_initial_metadata(NOT_MAPPED if shared is None else MAPPED)
         while (request := await self._next(request_iterator, draining)) is not None:
             yield self.answer(session, request)
 

@@ -1,7 +1,6 @@
 """A drafter on a thread of the verifier's process."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Mapping
 
@@ -17,13 +16,11 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_models.weights.loading import EmbeddingAndHead
+from blockdraft_runtime.event_loop import Report
 from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
 from blockdraft_verifier.drafting.link import DraftLink
-
-logger = logging.getLogger(__name__)
 
 
 class ThreadedDrafter:
@@ -47,28 +44,27 @@ class ThreadedDrafter:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="drafter", daemon=True)
 
-    def load(self, target: Decoder) -> object:
+    def load(self, target: Decoder, report: Report) -> object:
         """Load and compile; return all arrays that it has on the devices, a pytree."""
         self._thread.start()
-        host = HostTarget(_matrices(target), nnx.state(target), self.launching)
+        host = HostTarget(_matrices(target), nnx.state(target), self.launching, report)
         loading = asyncio.run_coroutine_threadsafe(self._start(host), self._loop)
         return loading.result()
 
     def connect(self, target: Checkpoint) -> DraftLink:
         """Return the link to it; ValueError if it does not fit the target."""
         assert self._app is not None, "load comes before"
-        service, loaded = self._app.service, self._app.service.loaded
+        app, service = self._app, self._app.service
         response = service.describe(target.fingerprint)
         check_description(response, target.config.num_layers, target.config.hidden_size)
-        projection = loaded.method.spec.projection
+        projection = service.loaded.method.spec.projection
         layer_ids, fingerprint = tuple(response.target_layer_ids), response.projection.fingerprint
         form = FeatureForm(layer_ids, projection, fingerprint)
 
         def open_stream() -> LocalTransport | None:
-            try:
-                described = service.describe(target.fingerprint)
-            except ServiceError:
+            if app.failed:
                 return None
+            described = service.describe(target.fingerprint)
             description = DrafterDescription.from_proto(described, form)
             return LocalTransport(service, self._loop, description)
 
@@ -81,29 +77,19 @@ class ThreadedDrafter:
     def stop(self) -> None:
         """End what learns, then the thread."""
         if self._app is not None:
-            asyncio.run_coroutine_threadsafe(self._stop(self._app), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._app.stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _start(self, host: HostTarget) -> object:
-        failed = asyncio.Event()
-        app = DrafterApp(self._settings, failed, self._registry, kept=self._kept, host=host)
+        # Nothing waits for the event: one that has failed gets no stream any more.
+        app = DrafterApp(
+            self._settings, asyncio.Event(), self._registry, kept=self._kept, host=host
+        )
         await app.start()
         self._app = app
-        self._failing = asyncio.ensure_future(self._drain_after(failed))
         method = app.service.loaded.method
         assert isinstance(method, CompiledMethod)
         return method.arrays
-
-    async def _drain_after(self, failed: asyncio.Event) -> None:
-        await failed.wait()
-        logger.error("the drafter cannot draft any more: decoding plainly until the next start")
-        assert self._app is not None
-        await self._app.drain()
-
-    async def _stop(self, app: DrafterApp) -> None:
-        self._failing.cancel()
-        await app.drain()
-        await app.stop()
 
 
 def _matrices(target: Decoder) -> EmbeddingAndHead | None:

@@ -39,10 +39,15 @@ def test_a_version_is_taken_over_while_it_serves(tmp_path: Path) -> None:
 
 
 def test_the_target_s_embedding_is_not_loaded_twice(tmp_path: Path) -> None:
-    decoder = tiny_decoder()
+    decoder, stages = tiny_decoder(), []
+
+    def report(stage: str, done: int, total: int) -> None:
+        stages.append(stage)
+
     write_hf_checkpoint(decoder, tmp_path)
     drafter = threaded(tmp_path, "random:3", "float32")
-    arrays, weights = drafter.load(decoder), nnx.state(decoder)
+    arrays, weights = drafter.load(decoder, report), nnx.state(decoder)
     together, apart = device_bytes((weights, arrays)), device_bytes(weights) + device_bytes(arrays)
     assert apart - together == decoder.embedding.table[...].nbytes
+    assert {"loading the drafter", "compiling drafts"} <= set(stages)
     drafter.stop()

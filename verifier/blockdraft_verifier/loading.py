@@ -94,10 +94,7 @@ def load_target(
         time.perf_counter() - started,
     )
     mesh = None if placement is None else placement.mesh
-    beside: object = ()
-    if drafter is not None:
-        report("loading the drafter", 0, 0)
-        beside = drafter.load(decoder)
+    beside = () if drafter is None else drafter.load(decoder, report)
     engine = sized_for(decoder, settings, mesh, beside)
     computation = Computation(
         checkpoint.fingerprint,

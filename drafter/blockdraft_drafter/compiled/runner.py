@@ -71,13 +71,13 @@ class CompiledMethod:
         *,
         placement: Placement | None = None,
         kept: KeptPrograms | None = None,
-        launching: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 (it has no state)
+        launching: AbstractContextManager[Any] | None = None,
     ) -> None:
         """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
         meets a shape that warm-up did not compile. `kept` is where programs that were compiled
-        before are found; `launching` is entered to launch one.
+        before are found; `launching` is entered to launch one, where other threads do so too.
         """
         _suit(drafter)
         self.spec = _spec(drafter, capacity)
@@ -98,7 +98,7 @@ class CompiledMethod:
         slots, vocab_size = capacity.max_sequences + 1, self.spec.vocab_size
         self._recycled = RecycledOfSlots(slots, vocab_size, drafter.draft_ids)
         self._on_recompilation = on_recompilation
-        self._kept, self._launching = kept, launching
+        self._kept, self._launching = kept, launching or nullcontext()
         self._warm = False
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.checkpoint import Checkpoint
+from blockdraft_runtime.event_loop import Report
 from blockdraft_verifier.drafting.link import DraftLink
 
 
@@ -17,7 +18,7 @@ class HostedDrafter(Protocol):
     def launching(self) -> AbstractContextManager[Any]:
         """Held while a program is launched: devices get those of two threads in one order."""
 
-    def load(self, target: Decoder) -> object:
+    def load(self, target: Decoder, report: Report) -> object:
         """Load and compile; return all arrays that it has on the devices, a pytree."""
 
     def connect(self, target: Checkpoint) -> DraftLink:
