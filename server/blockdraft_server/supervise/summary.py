@@ -90,6 +90,8 @@ def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeRespons
     automatic = plan.drafter is not None and plan.drafter.drafter == "auto"
     if automatic and plan.verifier.target.lower() in TRAINED_WITHOUT_THINKING:
         words += " without thinking (less is accepted unless enable_thinking is false)"
+    if plan.hosted:
+        words += ", in the verifier's process"
     if plan.learns:
         words += ", learns from requests"
         if automatic:
