@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -40,7 +39,7 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
 
     from blockdraft_aot.model_shapes import NO_DRAFTER, Pair, drafter_shape, target_shape
     from blockdraft_aot.report import as_json, as_text
-    from blockdraft_aot.survey import survey_drafter, survey_verifier
+    from blockdraft_aot.survey import RoleSurvey, survey_drafter, survey_verifier
     from blockdraft_aot.topology import describe_topology, role_topologies
     from blockdraft_verifier.device.sizes import page_size_on_tpu
 
@@ -53,19 +52,14 @@ def _survey(settings: CompileSettings, *, in_json: bool) -> str:
     target = target_shape(settings.target)
     drafter = drafter_shape(settings.drafter, target, settings.block_size)
     pair = Pair(target, drafter, settings.weights, settings.prompt_lookup_block)
-    roles = {}
+    roles: dict[str, RoleSurvey] = {}
     with Progress(console=Console(stderr=True)) as progress:
-
-        def advance(role: str) -> Callable[[], None]:
-            return partial(progress.advance, progress.add_task(f"compiling the {role}", total=None))
-
-        hosted = None
+        advance = partial(progress.advance, progress.add_task("compiling", total=None))
         if len(topologies) > 1:
-            drafter_survey = survey_drafter(topologies[1], pair, settings, advance("drafter"))
-            roles["drafter"] = drafter_survey
-            hosted = drafter_survey if settings.tpu_split is None else None
-        verifier = survey_verifier(topologies[0], pair, settings, advance("verifier"), hosted)
-        roles = {"verifier": verifier, **roles}
+            roles["drafter"] = survey_drafter(topologies[1], pair, settings, advance)
+        hosted = roles.get("drafter") if settings.tpu_split is None else None
+        verifier = survey_verifier(topologies[0], pair, settings, advance, hosted)
+    roles = {"verifier": verifier, **roles}
     if in_json:
         return as_json(roles, pair, settings) + "\n"
     return as_text(roles, settings.limits)

@@ -78,7 +78,7 @@ def survey_verifier(
     pair: Pair,
     settings: CompileSettings,
     on_program: Callable[[], None],
-    hosted: "RoleSurvey | None" = None,
+    hosted: RoleSurvey | None = None,
 ) -> RoleSurvey:
     """Compile the verifier's programs, on chips that may hold a hosted drafter too.
 

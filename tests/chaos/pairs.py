@@ -1,7 +1,7 @@
 """`python -m tests.chaos.pairs ADDRESS`: completions of a service, plain and drafted, compared.
 
 Of each prompt of the test sets a greedy and a sampled one, alone and among others; exit code 1 if
-one of them differs. Some prompts begin like those before, so that pages are shared.
+one of them differs. The two share a prompt, so that pages are shared too.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from blockdraft_client import AsyncClient, ChatMessage, SamplingParams, SpeculationParams
@@ -30,7 +30,7 @@ class Count:
 
 
 def prompts(folder: Path) -> list[str]:
-    """Return the first turns of all test sets, one set after the other."""
+    """Return the first turns of all test sets, from each set in turn."""
     files = [path.read_text("utf-8").splitlines() for path in sorted(folder.glob("*.jsonl"))]
     turns = itertools.chain.from_iterable(itertools.zip_longest(*files))
     return [json.loads(line)["turns"][0] for line in turns if line]
@@ -54,7 +54,8 @@ async def compare(
 
     twice = [text for text in texts for _ in range(2)]
     await asyncio.gather(*(pair(index, text) for index, text in enumerate(twice)))
-    return replace(count, seconds=time.monotonic() - started)
+    count.seconds = time.monotonic() - started
+    return count
 
 
 async def run(arguments: argparse.Namespace) -> int:

@@ -269,11 +269,15 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
 def test_pods_with_chips_may_ask_the_device_plugin(name: str) -> None:
     made = made_of(name)
     policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
-    for pod in pods(made):
-        if "google.com/tpu" in pod["spec"]["containers"][0]["resources"]["limits"]:
-            labels = pod["metadata"]["labels"].items()
-            mine = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
-            assert any({"ports": [{"port": 8353}]} in one["egress"] for one in mine)
+    with_chips = [
+        pod["metadata"]["labels"].items()
+        for pod in pods(made)
+        if "google.com/tpu" in pod["spec"]["containers"][0]["resources"]["limits"]
+    ]
+    assert with_chips
+    for labels in with_chips:
+        mine = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
+        assert any({"ports": [{"port": 8353}]} in one["egress"] for one in mine)
 
 
 @pytest.mark.parametrize("subject", ["cpu-dev openai", SPLIT, "gke-multihost openai"])

@@ -42,7 +42,10 @@ class CompletionBatch:
 
 
 def chat_request(body: object, calls: OutputForm = HERMES) -> CompletionBatch:
-    """Return what a request for the completion of a chat asks for; `calls` have a form."""
+    """Return what a request for the completion of a chat asks for.
+
+    `calls` is the form of calls that it demands.
+    """
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
     form = asked_form(fields)

@@ -40,7 +40,7 @@ class _Tool(NamedTuple):
 def tools_of(fields: Fields, form: Form | None = None, calls: OutputForm = HERMES) -> Tools:
     """Return the tools that the model of a chat may or must call; none if it must not.
 
-    What it writes in place of calls has a form, and `calls` have one.
+    `form` is that of what it writes in place of calls, `calls` that of calls which are demanded.
     """
     tools, choice = list(_tools(fields)), fields.take("tool_choice")
     single = not fields.flag("parallel_tool_calls", unset=True)
