@@ -26,6 +26,7 @@ from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_models.words import to_words
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
@@ -67,7 +68,8 @@ class Stepping:
     def run(self, rows: list[Row]) -> StepOutputs:
         sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
         limits = LimitsPacker(self.vocab_size).pack(rows, BUCKET)
-        inputs = jax.device_put((pack(rows, BUCKET, **sizes), limits), self.layout.replicated)
+        words = to_words(pack(rows, BUCKET, **sizes))
+        inputs = jax.device_put((words, limits), self.layout.replicated)
         outputs, self.cache = self.compiled(
             jax.tree.leaves(self.weights), self.features.projection, self.cache, *inputs
         )

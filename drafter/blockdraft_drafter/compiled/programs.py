@@ -35,6 +35,7 @@ from blockdraft_models.decoder.sampling import (
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.loading import EmbeddingAndHead
+from blockdraft_models.words import from_words, word_count
 
 Kind = Literal["append", "draft"]
 
@@ -147,36 +148,49 @@ class DraftPrograms(ABC):
         return _powers_of_two(1, self.capacity.max_sequences)
 
     def lower(self, kind: Kind, size: int) -> Lowered:
-        """Trace the program that appends `size` features, or drafts `size` blocks."""
+        """Trace the program that appends `size` features, or drafts `size` blocks.
+
+        It takes weights, cache, features and the words of all else.
+        """
         cache = self.cache()
         places = None
         if self.placement is not None:
             # Otherwise the next step would get the cache back in another place.
             places = jax.tree.map(lambda part: part.sharding, cache)
-        if kind == "append":
-            append = jax.jit(self.append, donate_argnums=1, out_shardings=places)
-            return append.lower(self.weights, cache, self._features(size))
-        if places is not None:
-            # What was drafted is small: every device has all of it.
-            places = (places, _everywhere(self.placement))
-        draft = jax.jit(self.append_and_draft, donate_argnums=1, out_shardings=places)
-        features = self._features(size * self.features_per_block)
-        return draft.lower(self.weights, cache, features, self._blocks(size))
-
-    def _features(self, count: int) -> PackedFeatures:
+        count = size if kind == "append" else size * self.features_per_block
         width = self.decoder.hidden_size if self.capacity.projected else self.feature_width
         features = whole((count, width), self.capacity.feature_dtype, self.placement)
-        return PackedFeatures(features, *[whole((count,), jnp.int32, self.placement)] * 3)
+        small = _new_features(count), None if kind == "append" else _blocks(size)
 
-    def _blocks(self, count: int) -> PackedBlocks:
-        # Shapes where the arrays themselves are declared.
-        numbers: Any = whole((count,), jnp.int32, self.placement)
-        shares: Any = whole((count,), jnp.float32, self.placement)
-        seeds: Any = whole((count, 2), jnp.uint32, self.placement)
-        sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
-        choices: Any = whole((count, KEPT_CHOICES), jnp.int32, self.placement)
-        recycled = PackedRecycled(choices, choices, choices)
-        return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling, recycled)
+        def run(weights: DraftWeights, cache: Any, features: Array, words: Array) -> Any:
+            new, blocks = from_words(words, small)
+            new = new._replace(features=features)
+            if blocks is None:
+                return self.append(weights, cache, new)
+            return self.append_and_draft(weights, cache, new, blocks)
+
+        if kind == "draft" and places is not None:
+            # What was drafted is small: every device has all of it.
+            places = (places, _everywhere(self.placement))
+        words = whole((word_count(small),), jnp.int32, self.placement)
+        program = jax.jit(run, donate_argnums=1, out_shardings=places)
+        return program.lower(self.weights, cache, features, words)
+
+
+def _new_features(count: int) -> PackedFeatures:
+    numbers = jax.ShapeDtypeStruct((count,), jnp.int32)
+    return PackedFeatures(None, numbers, numbers, numbers)
+
+
+def _blocks(count: int) -> PackedBlocks:
+    # Shapes where the arrays themselves are declared.
+    numbers: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
+    shares: Any = jax.ShapeDtypeStruct((count,), jnp.float32)
+    seeds: Any = jax.ShapeDtypeStruct((count, 2), jnp.uint32)
+    sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
+    choices = jax.ShapeDtypeStruct((count, KEPT_CHOICES), jnp.int32)
+    recycled = PackedRecycled(choices, choices, choices)
+    return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling, recycled)
 
 
 def draft_tokens(

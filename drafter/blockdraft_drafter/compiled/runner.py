@@ -39,6 +39,7 @@ from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.weights.loading import EmbeddingAndHead
+from blockdraft_models.words import Words, to_words
 
 # A context this long is typical of a chat; the measured step seconds include attending to it.
 _MEASURED_CONTEXT = 512
@@ -236,12 +237,14 @@ class CompiledMethod:
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])
         with self._launching:
-            self._cache = run(self._weights, self._cache, new)
+            self._cache = run(self._weights, self._cache, new.features, _words(new, None))
 
     def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
         with self._launching:
-            self._cache, drafted = run(self._weights, self._cache, new, blocks)
+            self._cache, drafted = run(
+                self._weights, self._cache, new.features, _words(new, blocks)
+            )
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 
@@ -272,6 +275,11 @@ class CompiledMethod:
             np.pad(flat.positions, (0, padding)),
             np.pad(flat.next_tokens, (0, padding)),
         )
+
+
+def _words(new: PackedFeatures, blocks: PackedBlocks | None) -> Words:
+    """Return all that a program takes beside weights, cache and features."""
+    return to_words((new._replace(features=None), blocks))
 
 
 def _suit(drafter: Drafter[Any]) -> None:

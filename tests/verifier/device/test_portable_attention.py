@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from tests.verifier.device.attention_reference import Heads, Row
+from tests.verifier.device.slots import token_slots
 
 from blockdraft_models.decoder.attention import Reach
-from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import (
     CONTEXT_CHUNK_TOKENS,
     TILE_TOKENS,

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from tests.verifier.device.attention_reference import Heads, Row
+from tests.verifier.device.slots import token_slots
 
 from blockdraft_models.decoder.attention import Reach
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device import tile_kernel
-from blockdraft_verifier.device.cache import Attention, CacheLayout, allocate_kv, token_slots
+from blockdraft_verifier.device.cache import Attention, CacheLayout, allocate_kv
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.portable_attention import (
     TILE_TOKENS,

@@ -219,13 +219,3 @@ class FeatureStore:
             first = pages[page] * size + offset
             yield slice(first, first + count)
             start += count
-
-
-def token_slots(pages: Sequence[int], start: int, stop: int, page_size: int) -> np.ndarray:
-    """Return the cache slots, `page * page_size + offset`, of positions `start` to `stop`."""
-    first = start // page_size
-    # Only the pages in question: a long sequence has many more.
-    table = np.asarray(pages[first : -(-stop // page_size)], dtype=np.int32)
-    page, offset = np.divmod(np.arange(start, stop, dtype=np.int32), page_size)
-    slots: np.ndarray = table[page - first] * page_size + offset
-    return slots

@@ -1,6 +1,7 @@
 """Rows of a plan packed into the padded arrays of a step; host side."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import token_slots
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.scheduling.logits_rules import NO_RULES
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -48,8 +48,7 @@ def pack(
     """Return the step inputs of `rows`, padded to `bucket`, which holds them.
 
     Padding rows are empty, padding tokens write no K/V, padding choices repeat token 0. All are
-    NumPy arrays: a compiled step moves all of its inputs to its devices at once; one by one takes
-    longer. `max_pages` is the width of the page table, `num_pages` the size of the cache.
+    NumPy arrays. `max_pages` is the width of the page table, `num_pages` the size of the cache.
     """
     token_ids, positions = _zeros(bucket.tokens), _zeros(bucket.tokens)
     slots = _zeros(bucket.tokens) + np.int32(num_pages * page_size)
@@ -58,25 +57,31 @@ def pack(
     choice_token, choice_row = _zeros(bucket.choices), _zeros(bucket.choices)
     first_choice, draft_count = _zeros(bucket.rows), _zeros(bucket.rows)
     scored_token = _zeros(bucket.choices) - np.int32(1)
-    start, choice = 0, 0
+
+    count = len(rows)
+    lengths = _numbers(len(row.token_ids) for row in rows)
+    starts = _numbers(row.start for row in rows)
+    stops, total = np.cumsum(lengths), int(lengths.sum())
+    token_ids[:total] = list(itertools.chain.from_iterable(row.token_ids for row in rows))
+    positions[:total] = _runs(starts, lengths)
+    row_starts[1 : count + 1], row_starts[count + 1 :] = stops, total
+    context_lengths[:count] = starts + lengths
     for index, row in enumerate(rows):
-        stop = start + len(row.token_ids)
-        end = row.start + len(row.token_ids)
-        pages = row.sequence.pages
-        token_ids[start:stop] = row.token_ids
-        positions[start:stop] = np.arange(row.start, end)
-        slots[start:stop] = token_slots(pages, row.start, end, page_size)
-        row_starts[index + 1 :] = stop
-        context_lengths[index] = end
-        page_table[index, : len(pages)] = pages
-        # The newest known token and every drafted one have a choice after them.
-        count, scored = row.choice_count, row.scored_tokens
-        choice_token[choice : choice + count] = np.arange(stop - count, stop)
-        choice_row[choice : choice + count] = index
-        scored_token[choice : choice + len(scored)] = scored
-        first_choice[index] = choice + count - row.draft_count - 1
-        draft_count[index] = row.draft_count
-        start, choice = stop, choice + count
+        page_table[index, : len(row.sequence.pages)] = row.sequence.pages
+    page, offset = np.divmod(positions[:total], page_size)
+    slots[:total] = page_table[np.repeat(np.arange(count), lengths), page] * page_size + offset
+
+    # The newest known token and every drafted one have a choice after them.
+    draft_count[:count] = [row.draft_count for row in rows]
+    counts = _numbers(row.choice_count for row in rows)
+    choice_stops, choices = np.cumsum(counts), int(counts.sum())
+    choice_token[:choices] = _runs(stops - counts, counts)
+    choice_row[:choices] = np.repeat(np.arange(count), counts)
+    first_choice[:count] = choice_stops - draft_count[:count] - 1
+    for row, stop in zip(rows, choice_stops, strict=True):
+        if row.scored:
+            first, scored = stop - row.choice_count, row.scored_tokens
+            scored_token[first : first + len(scored)] = scored
     requests = [row.sequence.request for row in rows]
     wanted = any(row.scored for row in rows) or any(r.log_probs is not None for r in requests)
     log_probs_wanted: Any = np.array([wanted])
@@ -120,6 +125,16 @@ def _pack_penalties(rows: Sequence[Row], size: int) -> Penalties:
 def _zeros(*shape: int) -> Any:
     """Return an array of NumPy where one of JAX's is declared."""
     return np.zeros(shape, np.int32)
+
+
+def _numbers(values: Iterable[int]) -> Any:
+    return np.fromiter(values, np.int32)
+
+
+def _runs(firsts: Any, lengths: Any) -> Any:
+    """Return as many numbers from each first one on, run after run."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(firsts - before, lengths)
 
 
 def reading(batch: RaggedBatch, context: int) -> RaggedBatch:

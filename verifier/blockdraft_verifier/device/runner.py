@@ -20,6 +20,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.precision import cache_dtype
 from blockdraft_models.processor import usable_cores
+from blockdraft_models.words import Words, to_words
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
@@ -242,13 +243,14 @@ class ModelRunner:
         started = time.perf_counter()
         bucket = bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self.run_in(bucket, rows)
+        verdict = outputs.accepted, outputs.bonus, outputs.choices
+        for array in verdict:
+            array.copy_to_host_async()
         meanwhile()
-        accepted = np.asarray(outputs.accepted)
-        bonus = np.asarray(outputs.bonus)
+        accepted, bonus, choices = (array.tolist() for array in jax.device_get(verdict))
         seconds = time.perf_counter() - started
-        choices = np.asarray(outputs.choices).tolist()
         results, first = [], 0
-        for row, right, token in zip(rows, accepted.tolist(), bonus.tolist(), strict=False):
+        for row, right, token in zip(rows, accepted, bonus, strict=False):
             first += row.choice_count
             after_rejected = choices[first - row.draft_count + right : first]
             results.append(RowResult(right, token, tuple(after_rejected)))
@@ -264,7 +266,7 @@ class ModelRunner:
         inputs = self._pack(rows, bucket)
         biases, masks, _ = inputs.rules_wanted
         limits = self._limits.pack(rows, bucket) if biases or masks else None
-        return self._execute(bucket, inputs, limits)
+        return self._execute(bucket, to_words(inputs), limits)
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         """Return the keys and values in some pages, layer by layer; for the self-test.
@@ -288,7 +290,7 @@ class ModelRunner:
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end."""
         bucket = self.buckets[step]
-        like = (self._pack((), bucket), no_limits(bucket, self.model.vocab_size))
+        like = to_words(self._pack((), bucket)), no_limits(bucket, self.model.vocab_size)
         # The limits come only where there are any.
         sent = from_bytes(inputs, like if len(inputs) == byte_count(like) else like[:1])
         outputs = self._execute(bucket, *sent)
@@ -311,17 +313,17 @@ class ModelRunner:
         )
 
     def _execute(
-        self, bucket: Bucket, inputs: StepInputs, limits: TokenLimits | None = None
+        self, bucket: Bucket, words: Words, limits: TokenLimits | None = None
     ) -> StepOutputs:
         if self._leader is not None:
-            self._leader.run(self.buckets.index(bucket), (inputs, limits))
+            self._leader.run(self.buckets.index(bucket), (words, limits))
         outputs: StepOutputs
         with self.launching:
             outputs, self._cache[0] = self._steps[bucket](
                 self._leaves,
                 self._features.projection,
                 self._cache[0],
-                inputs,
+                words,
                 self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
             )
         return outputs
@@ -360,7 +362,7 @@ class ModelRunner:
         inputs = self._pack((), bucket)
         inputs = inputs._replace(batch=reading(inputs.batch, context))
         started = time.perf_counter()
-        jax.block_until_ready(self._execute(bucket, inputs).bonus)
+        jax.block_until_ready(self._execute(bucket, to_words(inputs)).bonus)
         return time.perf_counter() - started
 
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Int32
 
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import first_greatest
+from blockdraft_models.words import from_words, to_words
 from blockdraft_verifier.device.accept import (
     LogProbs,
     choose_tokens,
@@ -103,27 +104,35 @@ class TargetStep:
     def lower(self, weights: Any, bucket: Bucket) -> jax.stages.Lowered:
         """Return the step for one bucket, ready to be compiled.
 
-        It takes the leaves of the weights, the features' projection, the cache, `StepInputs` and
-        `TokenLimits`, and returns `StepOutputs` and the cache, which it takes over. To flatten the
-        weights at each step would take longer than anything else on the host.
+        It takes the leaves of the weights, the features' projection, the cache, the words of
+        `StepInputs`, and `TokenLimits`, and returns `StepOutputs` and the cache, which it takes
+        over. To flatten the weights at each step would take longer than anything else on the host.
         """
         layout = self.layout
         sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
         inputs = pack((), bucket, **sizes, max_pages=self.max_pages)
         limits = no_limits(bucket, nnx.merge(self.graph, weights).config.vocab_size)
+        small = to_words(inputs), limits
         cache = jax.eval_shape(functools.partial(allocate_cache, layout))
         leaves, tree = jax.tree.flatten(weights)
         described = (
             list(map(_described, leaves)),
             jax.tree.map(_described, self.features.projection),
             jax.tree.map(_placed, cache, cache_places(layout)),
-            *jax.tree.map(lambda array: _placed(array, layout.replicated), (inputs, limits)),
+            *jax.tree.map(lambda array: _placed(array, layout.replicated), small),
         )
         # Everything the host reads is whole on every device; the cache stays where it is.
         places = None if layout.mesh is None else (layout.replicated, cache_places(layout))
 
-        def run(leaves: list[jax.Array], *rest: Any) -> tuple[StepOutputs, PagedCache]:
-            return self._run(jax.tree.unflatten(tree, leaves), *rest)
+        def run(
+            leaves: list[jax.Array],
+            projection: FeatureProjection | None,
+            cache: PagedCache,
+            words: Int32[Array, " words"],
+            limits: TokenLimits,
+        ) -> tuple[StepOutputs, PagedCache]:
+            state = jax.tree.unflatten(tree, leaves)
+            return self._run(state, projection, cache, from_words(words, inputs), limits)
 
         options = {}
         if layout.mesh is not None and layout.mesh.devices.flat[0].platform == "tpu":
