@@ -26,8 +26,7 @@ def require_devices() -> None:
     RuntimeError says, in the plugin's own words, why it does not start: a chip may still belong to
     a process that is ending, so that it helps to try again.
     """
-    if "tpu" in os.environ.get("JAX_PLATFORMS", ""):
-        _allow_locked_memory()
+    allow_locked_memory()
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
@@ -40,8 +39,10 @@ def require_devices() -> None:
         ) from error
 
 
-def _allow_locked_memory() -> None:
-    """Raise the limit of memory that is locked, as what a chip reads and writes is, to the most."""
+def allow_locked_memory() -> None:
+    """Raise the limit of memory that is locked, as what a TPU reads and writes is, to the most."""
+    if "tpu" not in os.environ.get("JAX_PLATFORMS", ""):
+        return
     limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit != most:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))

@@ -1,5 +1,6 @@
 """What a process may do before its devices start."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -10,8 +11,8 @@ PROGRAM = """
 import logging, resource
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 8 << 20))
-from blockdraft_models.executables import _allow_locked_memory
-_allow_locked_memory()
+from blockdraft_models.executables import allow_locked_memory
+allow_locked_memory()
 print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] >> 20)
 """
 
@@ -22,8 +23,18 @@ print(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] >> 20)
     reason="this process may not lock so much",
 )
 def test_memory_may_be_locked_up_to_the_hard_limit() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
+    raised = run(JAX_PLATFORMS="tpu")
+    assert raised.stdout == "8\n"
+    assert "no more than 8 MiB of memory can be locked" in raised.stderr
+    assert run(JAX_PLATFORMS="cpu").stdout == "1\n"
+
+
+def run(**environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | environment,
     )
-    assert done.stdout == "8\n"
-    assert "no more than 8 MiB of memory can be locked" in done.stderr

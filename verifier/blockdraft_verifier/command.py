@@ -52,7 +52,12 @@ def run_verifier(
 
     import uvloop
 
-    from blockdraft_models.executables import keep_executables, keep_programs, require_devices
+    from blockdraft_models.executables import (
+        allow_locked_memory,
+        keep_executables,
+        keep_programs,
+        require_devices,
+    )
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import FollowerApp, VerifierApp
@@ -89,8 +94,10 @@ def run_verifier(
 
     try:
         if settings.slice is None:
-            # Where there are several hosts, JAX has to meet the others first.
             require_devices()
+        else:
+            # JAX has to meet the other hosts before it looks for devices.
+            allow_locked_memory()
         if settings.self_test:
             return run_self_test(settings, kept)
         failed = not uvloop.run(main())

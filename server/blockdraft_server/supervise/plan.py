@@ -293,9 +293,14 @@ def _hosted(settings: ServeSettings, host: TpuHost | None) -> bool:
         if settings.drafter_placement == "hosted":
             raise ValueError("a verifier on a slice of several hosts cannot host the drafter")
         return False
-    if settings.drafter_placement == "hosted":
-        return True
-    return host is not None and settings.tpu_split is None
+    hosted = settings.drafter_placement == "hosted" or (
+        host is not None and settings.tpu_split is None
+    )
+    if hosted and settings.verifier.engine.draft_groups > 1:
+        raise ValueError(
+            "--draft-groups 2 needs a drafter with a device of its own, not a hosted one"
+        )
+    return hosted
 
 
 def _split(settings: ServeSettings, host: TpuHost | None, *, hosted: bool) -> ChipSplit | None:

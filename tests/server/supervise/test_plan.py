@@ -251,6 +251,7 @@ def test_a_part_of_a_host_is_told_nothing_of_the_whole(
         (("--tpu-split", "4+0", "--drafter", "d"), "leaves no chips for --drafter d"),
         (("--tpu-split", "2+2", "--drafter-placement", "hosted"), "exclude each other"),
         (("--tpu-host", "v5e-1", "--drafter-placement", "process"), "cannot both own its only"),
+        (("--draft-groups", "2"), "a device of its own"),
     ],
 )
 def test_chips_that_cannot_be_split_are_refused(flags: tuple[str, ...], message: str) -> None:
