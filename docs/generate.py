@@ -138,7 +138,7 @@ def _rows(command: str) -> Iterator[Row]:
         else:
             default = _default(setting.default, setting.default is MISSING)
             unit = ", in seconds" if setting.metavar == "SECONDS" else ""
-            meaning = _allowed(setting.choices) + _prose(setting.said.help) + unit
+            meaning = _allowed(setting.choices) + _prose(setting.declaration.help) + unit
         yield Row(names, meaning, {command: default})
 
 

@@ -3,9 +3,11 @@
 `make lint` runs it. Decisions (docs/adr) are history and keep their words.
 """
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +29,8 @@ TERMS = {
     r"\bms per token\b|ms/token": "time per output token (TPOT)",
     r"\bgaps? between (messages|tokens)|\btoken gaps?\b|\bgap_seconds\b": "inter-token latency",
 }
+# Identifiers of the product that do not say what they name.
+BARE_NAMES = {"said", "told", "untold"}
 FOUND = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
 SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
 # Themselves, what is generated of others, and history.
@@ -58,7 +62,12 @@ def main() -> int:
             continue
         if name.endswith(MANIFESTS):
             continue
-        text = BROKEN.sub(r"\n\1 ", path.read_text("utf-8"))
+        source = path.read_text("utf-8")
+        if name.endswith(".py") and not name.startswith("tests/"):
+            for number, identifier in bare_names(source):
+                print(f"{name}:{number}: {identifier!r}: say what it is", file=sys.stderr)
+                wrong += 1
+        text = BROKEN.sub(r"\n\1 ", source)
         for number, line in enumerate(text.splitlines(), 1):
             # What a link leads to is no word of the page.
             words = OLD_NAMES.sub("", re.sub(r"\]\([^)]*\)", "]", line))
@@ -67,6 +76,15 @@ def main() -> int:
                     print(f"{name}:{number}: {match[0]!r}: say {term}", file=sys.stderr)
                     wrong += 1
     return 1 if wrong else 0
+
+
+def bare_names(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of identifiers that do not say what they name."""
+    for node in ast.walk(ast.parse(source)):
+        for field in ("id", "arg", "attr", "name"):
+            identifier = getattr(node, field, None)
+            if isinstance(identifier, str) and identifier.strip("_") in BARE_NAMES:
+                yield getattr(node, "lineno", 0), identifier
 
 
 if __name__ == "__main__":

@@ -45,23 +45,26 @@ def values_of(setting: Setting) -> st.SearchStrategy[Any]:
 
 
 def _items(setting: Setting) -> st.SearchStrategy[Any]:
-    said = setting.said
+    declaration = setting.declaration
     if setting.choices:
         return st.sampled_from(setting.choices)
     if setting.kind is bool:
         return st.booleans()
     if setting.kind is int:
-        return st.integers(int(said.minimum or 0), int(said.maximum or 1 << 20))
+        return st.integers(int(declaration.minimum or 0), int(declaration.maximum or 1 << 20))
     if setting.kind is float:
-        least = said.minimum if said.above is None else said.above
+        least = declaration.minimum if declaration.above is None else declaration.above
         return st.floats(
-            least or 0.0, said.maximum or 1e9, exclude_min=said.above is not None, width=32
+            least or 0.0,
+            declaration.maximum or 1e9,
+            exclude_min=declaration.above is not None,
+            width=32,
         )
-    if setting.said.metavar == "HOST:PORT":
+    if setting.declaration.metavar == "HOST:PORT":
         return st.just("host:1")
     # Blanks, quotes, hyphens and equal signs are what command lines trip over.
     text = st.text("az09 -='\"$%#.:é", min_size=1)
-    kind = setting.said.parse or setting.kind
+    kind = setting.declaration.parse or setting.kind
     # Where unset is not the default, the word for it is no value; and argparse takes two hyphens
     # away from any flag, `--drafter=--` included.
     return text.filter(lambda each: each not in ("none", "--")).map(kind)

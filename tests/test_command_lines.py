@@ -28,7 +28,7 @@ CASES: list[Any] = [
 PICKY = [
     case
     for case in CASES
-    if case.values[1].kind not in (str, Path) and case.values[1].said.parse is None
+    if case.values[1].kind not in (str, Path) and case.values[1].declaration.parse is None
 ]
 # What `serve` decides about its processes: who listens where, and who they are.
 DECIDED = {
@@ -76,16 +76,16 @@ def examples(setting: Setting) -> tuple[Any, Any]:
         return (not setting.default, bool(setting.default))
     if kind is int:
         # Powers of two, as some must be.
-        first = 1 << int(max(setting.said.minimum or 0, 128)).bit_length()
+        first = 1 << int(max(setting.declaration.minimum or 0, 128)).bit_length()
         return first, 2 * first
     if kind is float:
-        least = setting.said.minimum or 0.0
+        least = setting.declaration.minimum or 0.0
         return least + 0.25, least + 0.75
     if hasattr(kind, "__args__"):
         return kind.__args__[-1], kind.__args__[0]
-    if setting.said.metavar == "HOST:PORT":
+    if setting.declaration.metavar == "HOST:PORT":
         return "a:1", "b:2"
-    parse_text = setting.said.parse or kind
+    parse_text = setting.declaration.parse or kind
     return parse_text("one.jsonl"), parse_text("two.jsonl")
 
 
@@ -169,11 +169,11 @@ def test_a_bad_value_is_named_with_its_source(
 def test_what_is_out_of_range_is_refused(
     configuration: Configuration[Any], setting: Setting
 ) -> None:
-    said = setting.said
+    declaration = setting.declaration
     bad = [
-        *([] if said.minimum is None else [said.minimum - 1]),
-        *([] if said.above is None else [said.above]),
-        *([] if said.maximum is None else [said.maximum + 1]),
+        *([] if declaration.minimum is None else [declaration.minimum - 1]),
+        *([] if declaration.above is None else [declaration.above]),
+        *([] if declaration.maximum is None else [declaration.maximum + 1]),
     ]
     for value in bad:
         with pytest.raises(ValueError, match=rf"^--{setting.name} must be .*, got"):
@@ -181,7 +181,7 @@ def test_what_is_out_of_range_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("configuration", "setting"), [case for case in CASES if case.values[1].said.distinct]
+    ("configuration", "setting"), [case for case in CASES if case.values[1].declaration.distinct]
 )
 def test_the_same_value_twice_is_refused(
     configuration: Configuration[Any], setting: Setting
@@ -203,7 +203,7 @@ def printed_help(
 
 
 def is_brief(configuration: Configuration[Any]) -> bool:
-    return any(setting.said.common for setting in configuration.settings.values())
+    return any(setting.declaration.common for setting in configuration.settings.values())
 
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
@@ -215,7 +215,7 @@ def test_help_says_all(
     for setting in configuration.settings.values():
         assert f"--{setting.name}" in text
         # Long words are broken at hyphens.
-        shown = text.replace("- ", "-").partition(f"{setting.said.help.replace('- ', '-')} ")
+        shown = text.replace("- ", "-").partition(f"{setting.declaration.help.replace('- ', '-')} ")
         assert shown[1]
         if isinstance(setting.default, int) and not isinstance(setting.default, bool):
             assert shown[2].startswith(f"(default: {setting.default})")
@@ -231,7 +231,7 @@ def test_help_of_what_serves_is_one_screen(
         text = printed_help(configuration, "--help", capsys)
         assert len(text.splitlines()) <= 48
         shown = set(re.findall(r"^  --([a-z-]+)", text, re.M)) - {"help", "help-all", "config"}
-        common = {name for name, one in configuration.settings.items() if one.said.common}
+        common = {name for name, one in configuration.settings.items() if one.declaration.common}
         assert shown == common
         assert len(common) <= 22
 

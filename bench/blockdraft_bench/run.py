@@ -75,8 +75,8 @@ class Run:
             output: Where its files go, and what it prints.
         """
         self.benchmark = benchmark
-        told = [flag for flag in flags if not flag.startswith(_SECRETS)]
-        self._command = ["blockdraft", "bench", benchmark, *told]
+        shown = [flag for flag in flags if not flag.startswith(_SECRETS)]
+        self._command = ["blockdraft", "bench", benchmark, *shown]
         self._output = output
         code = packages()
         self.commit = commit(code)

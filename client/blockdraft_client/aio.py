@@ -167,7 +167,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         options: CallOptions,
         form: OutputConstraint | None = None,
     ) -> AsyncStream[ParsedT]:
-        call = self._stub.StreamGenerate(request, **self._told(**options))
+        call = self._stub.StreamGenerate(request, **self._call_arguments(**options))
         return AsyncStream(call, self.target, self._deadline(**options), form)
 
     async def tokenize(
@@ -214,7 +214,9 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         wait_for_ready: bool | None = None,
     ) -> ResultT:
         try:
-            response = await method(request, wait_for_ready=wait_for_ready, **self._told(**options))
+            response = await method(
+                request, wait_for_ready=wait_for_ready, **self._call_arguments(**options)
+            )
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target, self._deadline(**options)) from error
         return read(response)

@@ -101,7 +101,9 @@ class ClientBase(Generic[ChannelT]):
     def _prepare(self) -> None:
         """Do what can be done before the first call."""
 
-    def _told(self, timeout: float | None = None, metadata: Metadata = ()) -> dict[str, Any]:
+    def _call_arguments(
+        self, timeout: float | None = None, metadata: Metadata = ()
+    ) -> dict[str, Any]:
         """Return deadline and metadata of one call, which win over those of every call.
 
         `ClientClosedError` if there are to be no more calls.

@@ -99,7 +99,7 @@ class Client(ClientBase[grpc.Channel]):
         options: CallOptions,
         form: OutputConstraint | None = None,
     ) -> Stream[ParsedT]:
-        call = self._stub.StreamGenerate(request, **self._told(**options))
+        call = self._stub.StreamGenerate(request, **self._call_arguments(**options))
         return Stream(call, self.target, self._deadline(**options), form)
 
     def tokenize(
@@ -149,7 +149,9 @@ class Client(ClientBase[grpc.Channel]):
         wait_for_ready: bool | None = None,
     ) -> ResultT:
         try:
-            response = method(request, wait_for_ready=wait_for_ready, **self._told(**options))
+            response = method(
+                request, wait_for_ready=wait_for_ready, **self._call_arguments(**options)
+            )
         except grpc.RpcError as error:
             raise from_rpc_error(error, self.target, self._deadline(**options)) from error
         return read(response)

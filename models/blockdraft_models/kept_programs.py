@@ -99,15 +99,15 @@ def _write(path: Path, compiled: Compiled) -> None:
 
 def _key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str | None:
     """Return a name for all that a program depends on; None if that cannot be said."""
-    told = io.BytesIO()
-    pickler = _Pickler(told)
+    pickled = io.BytesIO()
+    pickler = _Pickler(pickled)
     try:
         pickler.dump((made_from, tuple(devices)))
     except Exception as error:  # as of a graph with functions that have no name
         logger.warning("every start compiles anew: %s", error)
         return None
     ours = __name__.partition(".")[0]
-    parts = [told.getvalue(), _compiled_by().encode(), _code(ours), _code(package)]
+    parts = [pickled.getvalue(), _compiled_by().encode(), _code(ours), _code(package)]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 

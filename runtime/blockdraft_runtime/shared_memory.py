@@ -102,5 +102,5 @@ def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
 
 def is_mapped(metadata: Metadata) -> bool | None:
     """Whether initial metadata says that what was offered is mapped; None if it does not say."""
-    said = dict(tuple(metadata)).get(_NAME_KEY)
-    return said == _MAPPED if said in (_MAPPED, _NOT_MAPPED) else None
+    answer = dict(tuple(metadata)).get(_NAME_KEY)
+    return answer == _MAPPED if answer in (_MAPPED, _NOT_MAPPED) else None

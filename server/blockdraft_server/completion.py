@@ -68,7 +68,7 @@ async def generate(
     min_tokens = replay.request.rules.min_tokens
     detokenizer = Detokenizer(decoder, stop_sequences, min_tokens)
     stop_tokens = frozenset(replay.request.stop_token_ids)
-    told = 0
+    token_count = 0
     scored = replay.request.HasField("prompt_log_probs")
     prompt = tuple(replay.request.prompt_token_ids) if scored else None
     async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
@@ -79,12 +79,12 @@ async def generate(
             finish_reason = _FINISH_REASONS.get(message.finish_reason)
             if finish_reason is not None:
                 text += detokenizer.finish()
-            told += len(token_ids)
+            token_count += len(token_ids)
             usage = replay.usage() if finish_reason is not None or detokenizer.stopped else None
             if usage is not None and detokenizer.stopped:
                 finish_reason = inference_pb2.FINISH_REASON_STOP
                 # Tokens after the last one of the stop sequence are no part of the completion.
-                token_ids = token_ids[: len(token_ids) - (told - detokenizer.tokens)]
+                token_ids = token_ids[: len(token_ids) - (token_count - detokenizer.tokens)]
                 usage.output_tokens = detokenizer.tokens
             yield inference_pb2.StreamGenerateResponse(
                 text=text,

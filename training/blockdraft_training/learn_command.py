@@ -50,14 +50,14 @@ def _list(args: argparse.Namespace) -> int:
     count, size = len(samples.names()), samples.size_bytes()
     journal = Journal.read(directory) or Journal()
     if args.json:
-        told = {
+        summary = {
             "directory": str(directory),
             "current": number,
             "versions": [asdict(version) for version in versions],
             "samples": {"count": count, "bytes": size},
             "learning": asdict(journal),
         }
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return 0
     print(f"{directory}: {count} training samples, {size / 2**20:.1f} MiB")
     print(
@@ -107,7 +107,7 @@ def _clear(args: argparse.Namespace) -> int:
     directory = _folder(_CLEAR, args)
     # Earlier releases kept them in `recordings`.
     count = sum(SampleStore(directory / name, 0).clear() for name in ("samples", "recordings"))
-    told = f"{directory}: {count} training samples deleted"
+    report = f"{directory}: {count} training samples deleted"
     if args.versions:
         # The files that name versions go first: a name without its version must never exist.
         for file in ("current.json", "journal.json"):
@@ -115,8 +115,8 @@ def _clear(args: argparse.Namespace) -> int:
         for name in ("versions", "candidate"):
             if (directory / name).exists():
                 shutil.rmtree(directory / name)
-        told += ", and the versions"
-    print(told)
+        report += ", and the versions"
+    print(report)
     return 0
 
 

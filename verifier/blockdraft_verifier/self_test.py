@@ -140,8 +140,8 @@ class _Probe:
             outputs = self.runner.run_in(bucket, rows)
         for index in comparing:
             choice = self._last_choice(rows, index)
-            said = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
-            yield hashlib.sha256(b"".join((*self._kept(row_pages[index]), *said))).digest()
+            log_probs = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
+            yield hashlib.sha256(b"".join((*self._kept(row_pages[index]), *log_probs))).digest()
 
     def _computed_last(self, bucket: Bucket) -> Iterator[bytes]:
         """Compute the positions at the end of a step, behind as much of the text as fits."""

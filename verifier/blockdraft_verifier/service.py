@@ -99,10 +99,12 @@ class VerifierService(VerifierServiceServicer):
             process=self._process,
         )
         if found is not None:
-            told = response.exactness
-            told.exact, told.dtype = found.exact, found.dtype
-            told.classes.extend(pb.NumericsClass(steps=map(str, each)) for each in found.classes)
-            told.padded.extend(map(str, found.padded))
+            exactness = response.exactness
+            exactness.exact, exactness.dtype = found.exact, found.dtype
+            exactness.classes.extend(
+                pb.NumericsClass(steps=map(str, each)) for each in found.classes
+            )
+            exactness.padded.extend(map(str, found.padded))
         if drafter is not None:
             attached = response.drafter
             attached.method, attached.block_size = drafter.method, drafter.block_size

@@ -101,8 +101,8 @@ def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
 
             def show(line: str) -> None:
                 # Of a line of the log, process and message.
-                said = re.sub(r"^\S+Z [A-Z]+ +(\S+) [\w.]+: ", r"\1: ", line)
-                status.update(Text(said or "loading", overflow="ellipsis", no_wrap=True))
+                progress = re.sub(r"^\S+Z [A-Z]+ +(\S+) [\w.]+: ", r"\1: ", line)
+                status.update(Text(progress or "loading", overflow="ellipsis", no_wrap=True))
 
             server.wait_ready(STARTUP_SECONDS, show)
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:

@@ -64,14 +64,14 @@ class Journal:
                 return None
             with path.open("rb") as file:
                 text = file.read(_LONGEST_BYTES + 1)
-            told = json.loads(text if len(text) <= _LONGEST_BYTES else b"")
-            if not isinstance(told, dict):
+            entry = json.loads(text if len(text) <= _LONGEST_BYTES else b"")
+            if not isinstance(entry, dict):
                 return None
             # Fields that only a newer version knows are skipped; missing ones get their defaults.
-            known = [each for each in fields(cls) if each.name in told]
-            if not all(_is_value(told[each.name], each.default) for each in known):
+            known = [each for each in fields(cls) if each.name in entry]
+            if not all(_is_value(entry[each.name], each.default) for each in known):
                 return None
-            return cls(**{each.name: told[each.name] for each in known})
+            return cls(**{each.name: entry[each.name] for each in known})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, RecursionError):

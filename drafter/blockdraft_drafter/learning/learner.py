@@ -230,7 +230,7 @@ class StreamLearner:
         self._learner = learner
         self._recorder = recorder
         self._watched: dict[int, _Watched] = {}
-        self._told: drafter_pb2.DrafterVersion | None = None
+        self._signed: drafter_pb2.DrafterVersion | None = None
 
     def stepped(
         self,
@@ -266,9 +266,9 @@ class StreamLearner:
 
     def sign(self, response: drafter_pb2.DraftResponse) -> None:
         """Add the version that drafts to a response, if the verifier does not know it yet."""
-        if self._learner.serving != self._told:
-            self._told = self._learner.serving
-            response.version.CopyFrom(self._told)
+        if self._learner.serving != self._signed:
+            self._signed = self._learner.serving
+            response.version.CopyFrom(self._signed)
 
     def close(self) -> None:
         """End all sequences with the stream."""

@@ -93,10 +93,10 @@ class SampleStore:
         path = self.directory / name
         try:
             with safe_open(path, framework="np") as file:
-                told = file.metadata() or {}
-                if told.get("format") != _FORMAT:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
                     raise SampleError(f"{path} is not a training sample")
-                about = json.loads(told["sample"])
+                about = json.loads(metadata["sample"])
                 return TrainingSample(
                     token_ids=file.get_tensor("token_ids"),
                     features=file.get_tensor("features"),

@@ -149,7 +149,7 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
 
     The latter is not promoted before it pays, but it determines which features to record.
     """
-    told = False
+    logged = False
     while True:
         made = [each for each in store.list() if each.good and each.kind == "initialized"]
         served = (each for each in store.promoted() if has_served(store.path(each.number)))
@@ -163,12 +163,12 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
             except ModelError as error:
                 _reject(store, found, error)
                 continue
-        if not told:
+        if not logged:
             logger.info(
                 "no drafter is known for this target: waiting for the one that "
                 "`blockdraft learn run` makes of the target's own layers"
             )
-        told = True
+        logged = True
         time.sleep(_POLL_SECONDS)
 
 

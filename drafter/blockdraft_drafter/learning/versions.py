@@ -228,8 +228,8 @@ class VersionStore:
         If the file that names them is damaged, they are those marked as promoted, by number.
         """
         try:
-            told = json.loads(self._current.read_text(encoding="utf-8"))
-            return [*(int(each) for each in told["before"]), int(told["version"])]
+            entry = json.loads(self._current.read_text(encoding="utf-8"))
+            return [*(int(each) for each in entry["before"]), int(entry["version"])]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -277,8 +277,8 @@ def _to_json(version: Version) -> str:
     return json.dumps(asdict(version), indent=2) + "\n"
 
 
-def _from_json(told: Any) -> Version:
-    version = Version(**told)
+def _from_json(entry: Any) -> Version:
+    version = Version(**entry)
     measured = (version.held_out_tau, version.parent_held_out_tau, version.confidence)
     if (
         not isinstance(version.number, int)

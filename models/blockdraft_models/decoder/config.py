@@ -119,12 +119,12 @@ class DecoderConfig:
         What is as in Llama is left out: fields that were added must not change fingerprints.
         """
         values = asdict(self)
-        told = {
+        architecture = {
             each.name: values[each.name]
             for each in fields(self)
             if each.name not in _NOT_ARCHITECTURE and values[each.name] != each.default
         }
-        return json.dumps(told, sort_keys=True, separators=(",", ":"))
+        return json.dumps(architecture, sort_keys=True, separators=(",", ":"))
 
     def plain(self, family: str, **changes: Any) -> "DecoderConfig":
         """Return a dense decoder of the same sizes, as in Llama but for the changes."""

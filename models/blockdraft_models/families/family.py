@@ -244,8 +244,8 @@ def read_config(family: Family, config: Published, generation: Published) -> Dec
         config["rope_parameters"] = family.keys["rope_parameters"]
     for name, only in {**_ONLY, **family.only}.items():
         if config[name] != only:
-            said = str(config[name])[:50]
-            raise ValueError(f"{name} {said!r} is not supported (supported: {only})")
+            value = str(config[name])[:50]
+            raise ValueError(f"{name} {value!r} is not supported (supported: {only})")
     fields = {**published_sizes(family.model_type, config, generation), **family.fields(config)}
     if "rope_theta" not in fields:
         fields |= whole_rope(config)

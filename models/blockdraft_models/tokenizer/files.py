@@ -237,8 +237,8 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
         # Llama 3 takes a word that is a token as it is, even where no merges lead to it.
         model = models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in _LLAMA3_NAMES)
     except Exception as error:  # the binding raises bare Exception
-        said = _one_line(error)
-        raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {said}") from error
+        reason = _one_line(error)
+        raise TokenizerError(f"the GGUF merges do not fit the vocabulary: {reason}") from error
     backend = Backend(model)
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()

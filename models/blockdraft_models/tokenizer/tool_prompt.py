@@ -35,35 +35,35 @@ def with_tools_in_words(
     models without a system message. Calls are added to what the assistant said; answers that follow
     one another become one message of the user. Other messages stay as they are.
     """
-    told: list[Mapping[str, Any]] = []
+    prompt: list[Mapping[str, Any]] = []
     for answers, group in itertools.groupby(messages, lambda message: message["role"] == "tool"):
         if answers:
             texts = (f"<tool_response>\n{one['content']}\n</tool_response>" for one in group)
-            told.append({"role": "user", "content": "\n".join(texts)})
+            prompt.append({"role": "user", "content": "\n".join(texts)})
         else:
-            told.extend(map(_with_calls, group))
+            prompt.extend(map(_with_calls, group))
     if not tools:
-        return told
+        return prompt
     words = _TOOLS.format(tools="\n".join(map(_json, tools)))
-    if told and told[0]["role"] == role:
-        content = told.pop(0)["content"]
+    if prompt and prompt[0]["role"] == role:
+        content = prompt.pop(0)["content"]
         both = (content, words) if role == "system" else (words, content)
         words = "\n\n".join(filter(None, both))
-    return [{"role": role, "content": words}, *told]
+    return [{"role": role, "content": words}, *prompt]
 
 
 def _with_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     calls = message.get("tool_calls")
     if not calls:
         return message
-    said = [message["content"]] if message["content"] else []
-    return {**message, "content": "\n".join([*said, *map(_call, calls)])}
+    parts = [message["content"]] if message["content"] else []
+    return {**message, "content": "\n".join([*parts, *map(_call, calls)])}
 
 
 def _call(call: Mapping[str, Any]) -> str:
     function = call["function"]
-    said = {"name": function["name"], "arguments": function["arguments"]}
-    return f"<tool_call>\n{_json(said)}\n</tool_call>"
+    arguments = {"name": function["name"], "arguments": function["arguments"]}
+    return f"<tool_call>\n{_json(arguments)}\n</tool_call>"
 
 
 def _json(value: Any) -> str:

@@ -120,8 +120,8 @@ def _key(files: Sequence[Path], description: str) -> str:
         # The last one, unlike the time of writing, cannot be set back: archives and `cp -p` do it.
         times = status.st_mtime_ns, status.st_ctime_ns
         seen.append((str(file.resolve()), status.st_size, *times))
-    told = json.dumps([_DEFINITION, description, seen])
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = json.dumps([_DEFINITION, description, seen])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _recall(path: Path) -> str | None:

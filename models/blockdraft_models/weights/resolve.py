@@ -63,8 +63,8 @@ def _from_hub(repository: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
     except Exception as error:  # many kinds: HTTP, offline, permission, unknown repository
         # The hub's messages have several lines.
-        said = " ".join(str(error).split())
-        raise ResolveError(f"cannot download {repository!r} from the hub: {said}") from error
+        reason = " ".join(str(error).split())
+        raise ResolveError(f"cannot download {repository!r} from the hub: {reason}") from error
 
 
 def fetch_default_target(directory: Path) -> Path:

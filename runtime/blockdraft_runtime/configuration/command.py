@@ -54,15 +54,15 @@ class Configuration(Generic[S]):
             f"key of section [{self._section}] in the file of --config. A flag wins over a "
             "variable, a variable over the file."
         )
-        brief = any(setting.said.common for setting in self.settings.values())
+        brief = any(setting.declaration.common for setting in self.settings.values())
         whole: dict[str, str] = {}
         for setting in self.settings.values():
-            said = setting.said.help
+            text = setting.declaration.help
             action = _add_flag(parser, setting)
-            action.help = whole[action.dest] = _help(setting, said)
+            action.help = whole[action.dest] = _help(setting, text)
             if brief:
-                first = _help(setting, said.partition(";")[0])
-                action.help = first if setting.said.common else argparse.SUPPRESS
+                first = _help(setting, text.partition(";")[0])
+                action.help = first if setting.declaration.common else argparse.SUPPRESS
         parser.add_argument(
             "--config", metavar="FILE", help=f"TOML file with a section [{self._section}]"
         )
@@ -112,7 +112,7 @@ class Configuration(Generic[S]):
         except ValueError as error:
             # Says where the settings that it names come from, unless they are flags.
             named = set(re.findall(r"--([a-z0-9-]+)", str(error)))
-            origins = [f"--{name} is {said}" for name, said in sources.items() if name in named]
+            origins = [f"--{name} is {source}" for name, source in sources.items() if name in named]
             raise ValueError(
                 f"{error} ({', '.join(origins)})" if origins else str(error)
             ) from error
@@ -179,15 +179,15 @@ def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> argparse.Act
         more["action"] = "store_true" if negated else argparse.BooleanOptionalAction
     else:
         more["metavar"] = setting.metavar
-        if setting.many and setting.said.separator is None:
+        if setting.many and setting.declaration.separator is None:
             more |= {"nargs": "+", "action": "extend"}
     flags = [f"--{name}" for name in setting.names]
     return parser.add_argument(*flags, default=None, **more)
 
 
-def _help(setting: Setting, said: str) -> str:
+def _help(setting: Setting, text: str) -> str:
     default = _described_default(setting)
-    text = f"{said} (default: {default})" if default else said
+    text = f"{text} (default: {default})" if default else text
     if setting.default is MISSING:
         text += " (required)"
     return text.replace("%", "%%")

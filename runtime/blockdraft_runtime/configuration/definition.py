@@ -78,9 +78,9 @@ def check(settings: Any) -> None:
     """Check that numbers are in their ranges and choices are among theirs; for `__post_init__`."""
     hints = typing.get_type_hints(type(settings))
     for one in dataclasses.fields(settings):
-        said = one.metadata.get(KEY)
-        if isinstance(said, Declaration):
-            said.check(hints[one.name], getattr(settings, one.name), one.name)
+        declaration = one.metadata.get(KEY)
+        if isinstance(declaration, Declaration):
+            declaration.check(hints[one.name], getattr(settings, one.name), one.name)
 
 
 def choices(kind: Any) -> tuple[Any, ...]:

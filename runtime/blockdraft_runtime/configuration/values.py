@@ -32,12 +32,14 @@ class Setting:
     many: bool  # whether it is a list
     optional: bool  # whether it may be None
     default: Any  # value where nothing is said; MISSING if something must be
-    said: Declaration  # what the declaration says besides
+    declaration: Declaration  # what the declaration says besides
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its name, and the alias that means the same."""
-        return (self.name,) if self.said.alias is None else (self.name, self.said.alias)
+        return (
+            (self.name,) if self.declaration.alias is None else (self.name, self.declaration.alias)
+        )
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -47,8 +49,8 @@ class Setting:
     @property
     def metavar(self) -> str:
         """What stands for the value in `--help`."""
-        if self.said.metavar is not None:
-            return self.said.metavar
+        if self.declaration.metavar is not None:
+            return self.declaration.metavar
         if self.choices:
             return "{" + ",".join(map(str, self.choices)) + "}"
         if self.paths[0][-1].endswith("_seconds"):
@@ -62,13 +64,13 @@ class Setting:
         """
         if not self.many:
             return self._one(text, source)
-        separator = self.said.separator
+        separator = self.declaration.separator
         return self.from_texts(text.split(separator) if separator else shlex.split(text), source)
 
     def from_texts(self, texts: Sequence[str], source: str) -> tuple[Any, ...]:
         """Return the list that several texts mean."""
         items = tuple(self._one(text, source) for text in texts)
-        if self.said.distinct and len(set(items)) < len(items):
+        if self.declaration.distinct and len(set(items)) < len(items):
             raise ValueError(f"{source} has the same value twice")
         return items
 
@@ -83,20 +85,20 @@ class Setting:
     def to_texts(self, value: Any) -> list[str]:
         """Return the texts that mean a value: one, or one for each item of a list."""
         texts = [_text(item) for item in (value if self.many else (value,))]
-        return [self.said.separator.join(texts)] if self.said.separator else texts
+        return [self.declaration.separator.join(texts)] if self.declaration.separator else texts
 
     def _one(self, text: str, source: str) -> Any:
         # Where unset is not the default there must be a word for it.
         if self.optional and self.default is not None and text == "none":
             return None
         value = self._parse(text, source)
-        self.said.check(self.kind, value, source)
+        self.declaration.check(self.kind, value, source)
         return value
 
     def _parse(self, text: str, source: str) -> Any:
-        if self.said.parse is not None:
+        if self.declaration.parse is not None:
             try:
-                return self.said.parse(text)
+                return self.declaration.parse(text)
             except ValueError as error:
                 raise ValueError(f"{source}: {error}") from error
         if self.choices:
@@ -121,7 +123,7 @@ class Setting:
         wanted = self.kind if self.kind in (bool, int, float) else str
         if self.choices:
             wanted = type(self.choices[0])
-        if self.said.parse is not None and isinstance(value, str):
+        if self.declaration.parse is not None and isinstance(value, str):
             return value
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -159,27 +161,29 @@ def _walk(kind: type, defaults: Mapping[str, Any], path: FieldPath) -> Iterator[
     hints = typing.get_type_hints(kind)
     for one in dataclasses.fields(kind):
         default = defaults[one.name] if one.name in defaults else _default(one)
-        said = one.metadata.get(KEY)
+        declaration = one.metadata.get(KEY)
         inner, optional = without_none(hints[one.name])
         here = (*path, one.name)
-        if isinstance(said, Declaration):
+        if isinstance(declaration, Declaration):
             many = typing.get_origin(inner) is tuple
             yield Setting(
-                name=said.flag or one.name.replace("_", "-"),
+                name=declaration.flag or one.name.replace("_", "-"),
                 paths=(here,),
                 kind=typing.get_args(inner)[0] if many else inner,
                 many=many,
                 optional=optional,
                 default=default,
-                said=said,
+                declaration=declaration,
             )
-        elif isinstance(said, frozenset):
+        elif isinstance(declaration, frozenset):
             # What a group that is there must have is unset as long as the group is not.
             known = {
                 each.name: None if default is None else getattr(default, each.name)
                 for each in dataclasses.fields(inner)
             }
-            yield from (found for found in _walk(inner, known, here) if found.name not in said)
+            yield from (
+                found for found in _walk(inner, known, here) if found.name not in declaration
+            )
 
 
 def _make(kind: type[T], base: Any, values: Mapping[FieldPath, Any], path: FieldPath) -> T:

@@ -79,10 +79,10 @@ class HttpServer:
         most = _ESCAPING * texts + _ROOM_BYTES
         application = web.Application(client_max_size=most, middlewares=[self._let_in])
         for method, path, handler in (
-            ("POST", "/v1/chat/completions", self._told(self._chat)),
-            ("POST", "/v1/completions", self._told(self._text)),
-            ("GET", "/v1/models", self._told(self._models)),
-            ("GET", "/v1/models/{model:.+}", self._told(self._model)),
+            ("POST", "/v1/chat/completions", self._guarded(self._chat)),
+            ("POST", "/v1/completions", self._guarded(self._text)),
+            ("GET", "/v1/models", self._guarded(self._models)),
+            ("GET", "/v1/models/{model:.+}", self._guarded(self._model)),
             ("GET", "/health", self._health),
         ):
             application.router.add_route(method, path, handler, expect_handler=expected)
@@ -258,7 +258,7 @@ class HttpServer:
             response.force_close()
         return response
 
-    def _told(self, handler: Handler) -> Handler:
+    def _guarded(self, handler: Handler) -> Handler:
         """Return a handler that checks the key before it reads the body, and tells of errors."""
 
         async def handle(request: web.Request) -> web.StreamResponse:

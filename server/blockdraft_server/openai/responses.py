@@ -54,9 +54,9 @@ class Answer(abc.ABC):
     def pieces(self, index: int, message: Message) -> list[Json]:
         """Return what a stream says of a message of completion number `index`."""
         choice = self._choices[index]
-        said = self._said(index, message, first=not choice.begun)
+        content = self._piece(index, message, first=not choice.begun)
         choice.begun = True
-        found = self._choice(index, message, message.log_probs, said)
+        found = self._choice(index, message, message.log_probs, content)
         return [{**self._head, "object": self.kind_of_piece, "choices": [found]}]
 
     def keep(self, index: int, message: Message) -> None:
@@ -70,8 +70,8 @@ class Answer(abc.ABC):
         """Return the whole answer."""
         choices = []
         for index, choice in enumerate(self._choices):
-            said = self._whole(index, "".join(choice.texts))
-            choices.append(self._choice(index, choice.last, choice.log_probs, said))
+            content = self._whole(index, "".join(choice.texts))
+            choices.append(self._choice(index, choice.last, choice.log_probs, content))
         return {**self._head, "object": self.kind, "choices": choices, "usage": self.usage()}
 
     def usage_piece(self) -> Json:
@@ -101,14 +101,14 @@ class Answer(abc.ABC):
         index: int,
         message: Message,
         tokens: Sequence[inference_pb2.TokenLogProbs],
-        said: Json,
+        content: Json,
     ) -> Json:
         wanted = self._wants_log_probs
         return {
             "index": index,
             "finish_reason": self._reason(index, message),
             "logprobs": self._log_probs(self._choices[index], tokens) if wanted else None,
-            **said,
+            **content,
         }
 
     def _reason(self, index: int, message: Message) -> str | None:
@@ -118,7 +118,7 @@ class Answer(abc.ABC):
         return FINISH_NAMES.get(message.finish_reason)
 
     @abc.abstractmethod
-    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+    def _piece(self, index: int, message: Message, *, first: bool) -> Json:
         """Return the field of a piece that holds what a message says."""
 
     @abc.abstractmethod
@@ -161,18 +161,18 @@ class ChatAnswer(Answer):
         end = choice | {"delta": {}, "logprobs": None}
         return [piece | {"choices": [each]} for each in (called, end)]
 
-    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+    def _piece(self, index: int, message: Message, *, first: bool) -> Json:
         begin = {"role": "assistant", "content": ""} if first else {}
         return {"delta": begin | self._parts(index, message.text, bool(message.finish_reason))}
 
     def _whole(self, index: int, text: str) -> Json:
         message = {"role": "assistant", "content": None, "refusal": None}
-        said = self._parts(index, text, last=True)
-        if "tool_calls" not in said:
+        content = self._parts(index, text, last=True)
+        if "tool_calls" not in content:
             message["content"] = ""
-        for call in said.get("tool_calls", ()):
+        for call in content.get("tool_calls", ()):
             del call["index"]
-        return {"message": {**message, **said}}
+        return {"message": {**message, **content}}
 
     def _reason(self, index: int, message: Message) -> str | None:
         reason = super()._reason(index, message)
@@ -242,15 +242,15 @@ class TextAnswer(Answer):
         text = self._echoed[index // self._count]
         if text is None:
             text = b"".join(entry.chosen.token for entry in entries).decode(errors="replace")
-        told = Message()
-        told.CopyFrom(message)
-        told.text = text + message.text
+        echo = Message()
+        echo.CopyFrom(message)
+        echo.text = text + message.text
         if self._wants_log_probs:
-            told.ClearField("log_probs")
-            told.log_probs.extend([*entries, *message.log_probs])
-        return told
+            echo.ClearField("log_probs")
+            echo.log_probs.extend([*entries, *message.log_probs])
+        return echo
 
-    def _said(self, index: int, message: Message, *, first: bool) -> Json:
+    def _piece(self, index: int, message: Message, *, first: bool) -> Json:
         return {"text": message.text}
 
     def _whole(self, index: int, text: str) -> Json:

@@ -248,7 +248,7 @@ class ServedTarget:
         self._fingerprint: str | None = None
         self._seen = clock()
         self._may_return = False
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def has(self, link: VerifierLink) -> bool:
         """Whether a verifier serves it, or did at its last response."""
@@ -271,8 +271,8 @@ class ServedTarget:
             if not link.healthy or self.has(link):
                 continue
             found = (link.address, link.known.target_fingerprint)
-            if found not in self._told:
-                self._told.add(found)
+            if found not in self._logged:
+                self._logged.add(found)
                 logger.error(
                     "verifier %s serves target %s, the others %s: it gets no requests",
                     *found,

@@ -258,11 +258,11 @@ class ServePlan:
             environment={**self.environment, "JAX_PLATFORMS": "cpu"},
         )
 
-    def _server(self, told: ServerSettings, number: int) -> ChildSpec:
+    def _server(self, settings: ServerSettings, number: int) -> ChildSpec:
         """Return a server; the servers differ in control address and metrics port."""
         if number == 0:
-            return self._child("server", SERVER.flags(told), told.process)
-        name, first = f"server-{number + 1}", told.process
+            return self._child("server", SERVER.flags(settings), settings.process)
+        name, first = f"server-{number + 1}", settings.process
         process = replace(
             first,
             # An address that was named is the first one's alone.
@@ -270,7 +270,7 @@ class ServePlan:
             # Those in between are the verifier's and the drafter's.
             metrics_port=None if first.metrics_port is None else first.metrics_port + 2 + number,
         )
-        flags = SERVER.flags(replace(told, process=process))
+        flags = SERVER.flags(replace(settings, process=process))
         return replace(self._child("server", flags, process), name=name)
 
     def _child(self, role: str, flags: tuple[str, ...], process: ProcessSettings) -> ChildSpec:

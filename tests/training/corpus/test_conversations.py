@@ -74,7 +74,7 @@ def test_only_a_whole_answer_is_followed(tokenizer: Tokenizer) -> None:
     rows = {name: CorpusRow(name, "q", 0.0, (1,), each) for name, each in responses.items()}
     begun = [Conversation(prompt, prompt.turns) for prompt in prompts]
     heard = answered(begun, rows, tokenizer)
-    assert [(each.prompt.id, each.said) for each in heard] == [("whole", ("Hello", "Hi"))]
+    assert [(each.prompt.id, each.texts) for each in heard] == [("whole", ("Hello", "Hi"))]
 
 
 def test_turns_are_named_and_numbered() -> None:

@@ -37,12 +37,12 @@ class Conversation:
     """
 
     prompt: Prompt
-    said: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def turn(self) -> int:
         """Number of the user's message that is the last, or answered last."""
-        return (len(self.said) + 1) // 2
+        return (len(self.texts) + 1) // 2
 
     @property
     def row_id(self) -> str:
@@ -53,11 +53,13 @@ class Conversation:
     def messages(self) -> list[dict[str, str]]:
         """The messages for the chat template."""
         roles = ("user", "assistant")
-        return [{"role": roles[index % 2], "content": text} for index, text in enumerate(self.said)]
+        return [
+            {"role": roles[index % 2], "content": text} for index, text in enumerate(self.texts)
+        ]
 
     def then(self, text: str) -> "Conversation":
         """Return the conversation after one more message."""
-        return replace(self, said=(*self.said, text))
+        return replace(self, texts=(*self.texts, text))
 
 
 def answered(
@@ -157,8 +159,8 @@ class SelfChat:
             for completion in self._generate(requests):
                 name = completion.request.id
                 begin, _ = openings[name]
-                said = self._tokenizer.decode(completion.token_ids, continues=bool(begin))
-                text = (begin + said).strip()
+                continuation = self._tokenizer.decode(completion.token_ids, continues=bool(begin))
+                text = (begin + continuation).strip()
                 made[name] = "" if completion.cut or REPLACEMENT in text else text
                 lines.append(json.dumps({"id": name, "turns": [made[name]]}, ensure_ascii=False))
         return made

@@ -58,14 +58,14 @@ class CorpusSummary:
 def show_completions(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Say on stderr, now and then, how many rows are done, how fast, and how long it takes yet."""
     pause = _TERMINAL_SECONDS if sys.stderr.isatty() else _LOG_SECONDS
-    started = said = time.monotonic()
+    started = reported = time.monotonic()
     tokens = rows = 0
 
     def done(count: int) -> None:
-        nonlocal tokens, rows, said
+        nonlocal tokens, rows, reported
         tokens, rows, now = tokens + count, rows + 1, time.monotonic()
-        if now - said >= pause:
-            said = now
+        if now - reported >= pause:
+            reported = now
             speed, left = tokens / (now - started), (now - started) * (total - rows) / rows
             print(
                 f"{title}: {rows} of {total} rows, {speed:.0f} tokens/s, {left:.0f} s left",
@@ -137,7 +137,7 @@ class CorpusMaker:
                 asked.append(each.then(text))
             else:
                 dropped["unusable"] += 1
-        kept = [each for each in asked if each.said[-1] not in excluded]
+        kept = [each for each in asked if each.texts[-1] not in excluded]
         dropped["excluded"] += len(asked) - len(kept)
         return kept
 

@@ -84,7 +84,7 @@ class Learner:
         self._recipe = DFlashRecipe(settings.as_run(self._directory))
         self.journal = Journal.read(self._directory) or Journal()
         self._generator = np.random.default_rng(0)
-        self._told = ""
+        self._logged = ""
         self._unwritten: set[str] = set()
         self._noted_at = -_NOTE_SECONDS
 
@@ -103,8 +103,8 @@ class Learner:
             with self._writing("the first version"):
                 return find_start(self._store, self._settings, self._recipe, self._target)
         except VersionError as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged:
+                self._logged = str(error)
                 logger.warning("%s", error)
         return None
 

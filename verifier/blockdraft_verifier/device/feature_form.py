@@ -76,10 +76,10 @@ def compilation_words(features: FeatureForm, max_block: int) -> bytes:
 
 def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
     """Return what `compilation_words` was told, with zeros for the elements of the projection."""
-    max_block, layer_ids, fingerprint, told = json.loads(words)
+    max_block, layer_ids, fingerprint, form = json.loads(words)
     projection = None
-    if told is not None:
-        shape, dtype, eps, (scaled, input_scaled) = told
+    if form is not None:
+        shape, dtype, eps, (scaled, input_scaled) = form
         weight = np.zeros(shape, jnp.dtype(dtype))
         scale = np.zeros_like(weight[:, 0]) if scaled else None
         input_scale = np.zeros_like(weight[0]) if input_scaled else None

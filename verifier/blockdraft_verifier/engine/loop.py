@@ -85,7 +85,7 @@ class Engine:
         self._features: FeatureStore | None = None
         self.lengths = DraftLengths(settings)
         self._listeners = Listeners()
-        self._untold: FinishedStep | None = None
+        self._pending_step: FinishedStep | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         post = self._inbox.put
         self._preparation = Preparation(self_test, guard, guest, spawn, self._pages, post)
@@ -210,9 +210,9 @@ class Engine:
             known = len(row.sequence.prompt_log_probs) - row.start
             row.sequence.prompt_log_probs.extend(log_probs[known:])
         self._request_drafts()
-        self._untold = FinishedStep(progress, result, times, ended_at)
+        self._pending_step = FinishedStep(progress, result, times, ended_at)
         self.lengths.observe_acceptance(progress)
-        for sequence in self._untold.ended:
+        for sequence in self._pending_step.ended:
             self._remove(sequence)
         if self._next_step_waits():
             self.conclude()
@@ -223,7 +223,7 @@ class Engine:
 
     def conclude(self) -> None:
         """Count what the last step gained and call its listeners, unless that has been done."""
-        step, self._untold = self._untold, None
+        step, self._pending_step = self._pending_step, None
         if step is None:
             return
         step.account()

@@ -25,7 +25,7 @@ def failing_place(
     that anything is valid under, one after another, until the error is another or gone: it is in
     the part that was replaced last.
     """
-    said, deadline = failure(schema), clock() + MOST_SECONDS
+    reason, deadline = failure(schema), clock() + MOST_SECONDS
     path: list[str | int] = []
     # Recurses in C, and so less than a copy does.
     remaining = json.loads(json.dumps(schema))
@@ -38,7 +38,7 @@ def failing_place(
             part, holder[key[-1]] = holder[key[-1]], nothing
             if clock() > deadline:
                 return _pointer(path)
-            if failure(remaining) != said:
+            if failure(remaining) != reason:
                 holder[key[-1]] = part
                 path += key
                 break

@@ -46,7 +46,7 @@ class GrammarTrial:
         mib: int = TRIAL_MIB,
     ) -> None:
         """Try with the tokenizer that is returned in the other process; it starts when needed."""
-        self._told = tokenizer, seconds, mib
+        self._setup = tokenizer, seconds, mib
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -85,7 +85,7 @@ class GrammarTrial:
         # It ends with its input.
         weakref.finalize(self, _end, process)
         asks, answers = _pipes(process)
-        asks.write(pickle.dumps(self._told))
+        asks.write(pickle.dumps(self._setup))
         asks.flush()
         if not answers.readline():
             raise RuntimeError(f"the trial of grammars did not start: status {process.wait()}")

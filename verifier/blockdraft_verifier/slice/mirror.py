@@ -118,16 +118,16 @@ def join_slice(leader_host: str, what_runs: str) -> StepLeader | StepFollower:
     digest = hashlib.sha256(what_runs.encode()).digest()
     process_id = jax.process_index()
     listener = Listener() if process_id == 0 else None
-    known = bytes(_PORT.size + TOKEN_BYTES)
+    address = bytes(_PORT.size + TOKEN_BYTES)
     if listener is not None:
-        known = _PORT.pack(listener.port) + listener.token
+        address = _PORT.pack(listener.port) + listener.token
     # JAX has brought the processes together already; through it they learn the rest.
-    told = multihost_utils.broadcast_one_to_all(np.frombuffer(known, np.uint8))
+    shared = multihost_utils.broadcast_one_to_all(np.frombuffer(address, np.uint8))
     if listener is not None:
         return StepLeader(listener.accept(jax.process_count() - 1, digest, _JOIN_SECONDS))
-    told = np.asarray(told, np.uint8).tobytes()
-    (port,) = _PORT.unpack(told[: _PORT.size])
-    token = told[_PORT.size :]
+    address = np.asarray(shared, np.uint8).tobytes()
+    (port,) = _PORT.unpack(address[: _PORT.size])
+    token = address[_PORT.size :]
     channel = connect((leader_host, port), token, process_id, digest, _JOIN_SECONDS)
     return StepFollower(channel)
 
