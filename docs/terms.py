@@ -30,7 +30,7 @@ TERMS = {
     r"\bgaps? between (messages|tokens)|\btoken gaps?\b|\bgap_seconds\b": "inter-token latency",
 }
 # Identifiers of the product that do not say what they name.
-BARE_NAMES = {"said", "told", "untold"}
+BARE_NAMES = {"asked", "lasting", "said", "told", "untold"}
 FOUND = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
 SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
 # Themselves, what is generated of others, and history.

@@ -190,16 +190,16 @@ class _Grammar:
         # No text can hold a control token, so nothing has to be lazy.
         return " ".join([self._rule("UNTIL", f"TEXT {head}"), *tokens])
 
-    def _tagged(self, asked: inference_pb2.StructuralTags) -> str:
-        tags = asked.tags
-        if asked.required:
+    def _tagged(self, structure: inference_pb2.StructuralTags) -> str:
+        tags = structure.tags
+        if structure.required:
             # What begins with nothing stands for all of them.
             answers = [self._tag(one, "") for one in tags if not one.begin]
             calls = [self._tag(one, "") for one in tags if one.begin]
             if not calls:
                 return " | ".join(answers)
             tag = self._rule("tag", " | ".join(calls))
-            return " | ".join([tag if asked.single else f'{tag} ("\\n" {tag})*', *answers])
+            return " | ".join([tag if structure.single else f'{tag} ("\\n" {tag})*', *answers])
         groups: dict[str, list[str]] = {}
         for one in tags:
             groups.setdefault(_trigger(one), []).append(self._tag(one, _trigger(one)))
@@ -207,7 +207,7 @@ class _Grammar:
             f"{self._text_until(trigger)} ({' | '.join(rest)})" for trigger, rest in groups.items()
         ]
         tag = self._rule("tag", " | ".join(triggered))
-        return f"{tag} | TEXT" if asked.single else f"{tag}* TEXT"
+        return f"{tag} | TEXT" if structure.single else f"{tag}* TEXT"
 
     def _tag(self, tag: inference_pb2.StructuralTag, trigger: str) -> str:
         """Return the expression for a tag after its trigger."""

@@ -117,7 +117,7 @@ def sequence_request(
     stops = {*(() if sampling.ignore_eos else eos_token_ids), *sampling.stop_token_ids}
     rules = _logits_rules(sampling, limits, encode)
     constrained = sampling.HasField("constraint")
-    asked = verifier_pb2.SequenceRequest(
+    sequence = verifier_pb2.SequenceRequest(
         prompt_token_ids=prompt_token_ids,
         sampling=verifier_pb2.TokenSampling(
             temperature=sampling.temperature,
@@ -136,14 +136,14 @@ def sequence_request(
         grammar=grammar_of(sampling.constraint, control_tokens) if constrained else "",
     )
     if sampling.HasField("log_probs"):
-        asked.log_probs = sampling.log_probs
+        sequence.log_probs = sampling.log_probs
     if sampling.HasField("prompt_log_probs"):
-        asked.prompt_log_probs = sampling.prompt_log_probs
+        sequence.prompt_log_probs = sampling.prompt_log_probs
     if speculation.disabled:
-        asked.max_draft_tokens = 0
+        sequence.max_draft_tokens = 0
     elif speculation.HasField("max_draft_tokens"):
-        asked.max_draft_tokens = speculation.max_draft_tokens
-    return asked
+        sequence.max_draft_tokens = speculation.max_draft_tokens
+    return sequence
 
 
 def check_length(prompt_tokens: int, limits: ModelLimits) -> None:

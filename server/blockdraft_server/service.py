@@ -231,17 +231,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 try:
                     # Not `wait_for`, which until Python 3.12 may swallow a cancellation.
                     async with asyncio.timeout(remaining):
-                        asked = await shared.sequence(index, tokenizer)
+                        sequence = await shared.sequence(index, tokenizer)
                 except TimeoutError:
                     raise deadline_exceeded() from None
-                prompt_tokens = len(asked.prompt_token_ids)
-                take_tokens(prompt_tokens + asked.max_output_tokens)
+                prompt_tokens = len(sequence.prompt_token_ids)
+                take_tokens(prompt_tokens + sequence.max_output_tokens)
                 timer.prompt(prompt_tokens)
-                asked.request_id = request_id
-                asked.cache_salt = tenant.salt
-                asked.background = background
-                asked.recordable &= tenant.recordable
-                replay = Replay(asked, self._limits.max_replays)
+                sequence.request_id = request_id
+                sequence.cache_salt = tenant.salt
+                sequence.background = background
+                sequence.recordable &= tenant.recordable
+                replay = Replay(sequence, self._limits.max_replays)
                 stops = request.sampling.stop_sequences
                 decoder: TextDecoder = tokenizer.text_decoder(continues=_continues(request))
                 if stand_ins:

@@ -153,13 +153,13 @@ class FeatureCache:
     def _progress_path(self) -> Path:
         return self._directory / "features.json"
 
-    def _read_progress(self, asked: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    def _read_progress(self, layer_ids: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Return the layers that are or will be kept, and the batches that are done."""
         if not self._progress_path.exists():
-            return tuple(asked), 0
+            return tuple(layer_ids), 0
         found = json.loads(self._progress_path.read_text(encoding="utf-8"))
         done, layers = found.pop("batches_done"), tuple(found.pop("layer_ids"))
-        if found != self._identity or not set(asked) <= set(layers):
+        if found != self._identity or not set(layer_ids) <= set(layers):
             raise TrainingError(
                 f"{self._directory} holds features of another corpus, target or choice of layers;"
                 " name another directory"

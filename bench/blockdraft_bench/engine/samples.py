@@ -148,17 +148,17 @@ def answer_all(
     also of those the store holds.
     """
     numbers = itertools.count()
-    asked = {
+    by_dataset = {
         (each.dataset, temperature): [
             Sample(each.dataset, next(numbers), limits.request(each.dataset, prompt, temperature))
             for prompt in each.prompts
         ]
         for each, temperature in itertools.product(prompt_sets, temperatures)
     }
-    every = [sample for samples in asked.values() for sample in samples]
+    every = [sample for samples in by_dataset.values() for sample in samples]
     store.announce([sample.key(group) for sample in every for group in groups])
     found = []
-    for (dataset, temperature), samples in asked.items():
+    for (dataset, temperature), samples in by_dataset.items():
         completions: dict[str, list[Completion]] = {name: [] for group in groups for name in group}
         for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
             for group in in_turn(groups, batch[0].number):

@@ -129,7 +129,7 @@ class PeerProcess:
 
     def decode(self, request: GenerationRequest, **options: int) -> Completion:
         """Answer a prompt greedily, all of it computed; an error if the program has ended."""
-        asked = {
+        message = {
             "prompt": request.prompt,
             "max_tokens": request.max_output_tokens,
             "stop": sorted(request.stop_token_ids),
@@ -137,7 +137,7 @@ class PeerProcess:
         }
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # reading says why
-            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
         response = self._read()
         return completion_of(response["tokens"], response["seconds"], request.stop_token_ids)

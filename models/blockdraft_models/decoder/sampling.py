@@ -105,9 +105,9 @@ def filter_logits(
     logits: Float[Array, "choices vocab"], options: SamplingArrays
 ) -> Float[Array, "choices vocab"]:
     """Return logits, already divided by the temperature, with -inf where a filter drops a token."""
-    asked = (options.top_k > 0) | (options.top_p < 1.0) | (options.min_p > 0.0)
+    filters = (options.top_k > 0) | (options.top_p < 1.0) | (options.min_p > 0.0)
     filtered: Float[Array, "choices vocab"] = jax.lax.cond(
-        jnp.any(asked), lambda: _filtered(logits, options), lambda: logits
+        jnp.any(filters), lambda: _filtered(logits, options), lambda: logits
     )
     return filtered
 

@@ -45,15 +45,15 @@ def _response_format(fields: Fields) -> Form | None:
     given = fields.take(name)
     if given is None:
         return None
-    asked = Fields(given, name)
-    kind, constraint = asked.text("type"), inference_pb2.OutputConstraint()
+    inner = Fields(given, name)
+    kind, constraint = inner.text("type"), inference_pb2.OutputConstraint()
     if kind == "structural_tag":
         constraint.structural_tags.CopyFrom(structural_tags(given, name))
         return Form(name, constraint)
     if kind == "json_object":
         constraint.json_object = True
     elif kind == "json_schema":
-        schema = asked.inner("json_schema")
+        schema = inner.inner("json_schema")
         constraint.json_schema = json.dumps(schema.take("schema"))
         # Names are for people, and a schema is kept to, strictly or not.
         for ignored in ("name", "description"):
@@ -61,8 +61,8 @@ def _response_format(fields: Fields) -> Form | None:
         schema.flag("strict")
         schema.finish()
     elif kind != "text":
-        raise asked.unsupported("type")
-    asked.finish()
+        raise inner.unsupported("type")
+    inner.finish()
     return None if kind == "text" else Form(name, constraint)
 
 
@@ -71,19 +71,19 @@ def _structured_outputs(fields: Fields) -> Form | None:
     given = fields.take(name)
     if given is None:
         return None
-    asked = Fields(given, name)
-    schema, tags, texts = asked.take("json"), asked.take("structural_tag"), asked.texts("choice")
+    inner = Fields(given, name)
+    schema, tags, texts = inner.take("json"), inner.take("structural_tag"), inner.texts("choice")
     kinds: dict[str, Any] = {
         "json_schema": schema if isinstance(schema, str | None) else json.dumps(schema),
-        "json_object": asked.flag("json_object") or None,
-        "regex": asked.text("regex"),
+        "json_object": inner.flag("json_object") or None,
+        "regex": inner.text("regex"),
         "choice": inference_pb2.Choices(texts=texts) if texts else None,
-        "grammar": asked.text("grammar"),
+        "grammar": inner.text("grammar"),
         "structural_tags": None
         if tags is None
-        else structural_tags(tags, asked.named("structural_tag")),
+        else structural_tags(tags, inner.named("structural_tag")),
     }
-    asked.finish()
+    inner.finish()
     found = {kind: value for kind, value in kinds.items() if value is not None}
     if len(found) != 1:
         kinds_there = "json, json_object, regex, choice, grammar and structural_tag"

@@ -68,7 +68,7 @@ class Places:
         self._on_failure = on_failure
         self._resolve = resolve
         self._failing: set[PeerName] = set()
-        self._asked = {name: asyncio.Event() for name in self._found}
+        self._requested = {name: asyncio.Event() for name in self._found}
 
     @property
     def known(self) -> frozenset[Place]:
@@ -77,8 +77,8 @@ class Places:
 
     def resolve_now(self) -> None:
         """Resolve all names again soon: a verifier went away."""
-        for asked in self._asked.values():
-            asked.set()
+        for request in self._requested.values():
+            request.set()
 
     async def keep_current(self, on_resolved: Callable[[], None]) -> None:
         """Resolve names until cancelled; returns at once if there are none.
@@ -90,12 +90,12 @@ class Places:
 
     async def _follow(self, name: PeerName, on_resolved: Callable[[], None]) -> None:
         while True:
-            self._asked[name].clear()
+            self._requested[name].clear()
             await self._refresh(name, on_resolved)
             await asyncio.sleep(_LEAST_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_UP_SECONDS - _LEAST_SECONDS):
-                    await self._asked[name].wait()
+                    await self._requested[name].wait()
 
     async def _refresh(self, name: PeerName, on_resolved: Callable[[], None]) -> None:
         try:

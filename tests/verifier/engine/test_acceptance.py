@@ -80,17 +80,17 @@ def test_where_a_draft_has_ended_no_token_is_gained() -> None:
     estimate.update(drafted=2, accepted=2, ended_early=True)
     assert estimate.by_position == pytest.approx([up, up, down, 0.5])
     assert estimate.going_on == pytest.approx([1.0, 1.0, 1.0 - rate])
-    assert (estimate.trials, estimate.asked) == ([1, 1, 1, 0], [1, 1, 1])
+    assert (estimate.trials, estimate.length_trials) == ([1, 1, 1, 0], [1, 1, 1])
     # Wrong before it ended: whether there would have been one is known, not whether it was right.
     estimate.update(drafted=2, accepted=0, ended_early=True)
     assert estimate.trials == [2, 1, 1, 0]
-    assert estimate.asked == [2, 2, 2]
+    assert estimate.length_trials == [2, 2, 2]
     # What was not asked for says nothing.
     before = list(estimate.going_on)
     estimate.update(drafted=2, accepted=2)
     assert estimate.going_on[2] == before[2]
     heir = estimate.successor()
-    assert (heir.going_on, heir.asked) == (estimate.going_on, [])
+    assert (heir.going_on, heir.length_trials) == (estimate.going_on, [])
 
 
 def test_a_drafter_that_never_ends_early_is_expected_not_to() -> None:
@@ -116,20 +116,20 @@ chances = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), max_size=3)
 def test_the_longest_of_several_drafts(going_on: list[list[float]], most: int) -> None:
     """All lengths that the drafts may have, one after another."""
     estimates = [AcceptanceEstimate(going_on=[1.0, *each]) for each in going_on]
-    lasting = [estimate.lasting(most) for estimate in estimates]
+    draft_survival = [estimate.draft_survival(most) for estimate in estimates]
     mean = 0.0
-    for lengths in itertools.product(range(most + 1), repeat=len(lasting)):
-        ends = [[1.0, *each, 0.0] for each in lasting]
+    for lengths in itertools.product(range(most + 1), repeat=len(draft_survival)):
+        ends = [[1.0, *each, 0.0] for each in draft_survival]
         likely = [end[at] - end[at + 1] for end, at in zip(ends, lengths, strict=True)]
         mean += math.prod(likely) * max(lengths)
-    assert expected_longest(lasting) == pytest.approx(mean)
+    assert expected_longest(draft_survival) == pytest.approx(mean)
     # As far as they were asked for, which may differ.
-    shorter = [each[: index + 1] for index, each in enumerate(lasting)]
+    shorter = [each[: index + 1] for index, each in enumerate(draft_survival)]
     filled = [each + [0.0] * (most - len(each)) for each in shorter]
     assert expected_longest(shorter) == pytest.approx(expected_longest(filled))
     drafts = expected_drafts(estimates, most)
     assert drafts.passes[most] == pytest.approx(mean)
-    assert drafts.drafted[most] == pytest.approx(float(np.sum(lasting)))
+    assert drafts.drafted[most] == pytest.approx(float(np.sum(draft_survival)))
 
 
 @pytest.mark.parametrize("least", [0.0, 0.1, 0.4])
@@ -137,9 +137,9 @@ def test_what_is_expected_is_what_comes(least: float) -> None:
     """Tokens that say rightly how likely they are right, and drafts that end by that."""
     rng = random.Random(0)
     estimate = AcceptanceEstimate()
-    asked, accepted, drafted, expected = 6, [], [], []
+    length_trials, accepted, drafted, expected = 6, [], [], []
     for step in range(6000):
-        says = [rng.random() ** 0.5 for _ in range(asked)]
+        says = [rng.random() ** 0.5 for _ in range(length_trials)]
         so_far = list(itertools.accumulate(says, lambda a, b: a * b))
         length = 1 + sum(each >= least for each in so_far[:-1])
         right = 0
@@ -149,9 +149,9 @@ def test_what_is_expected_is_what_comes(least: float) -> None:
             accepted.append(right)
             drafted.append(length)
         if step > 1000 and step % 10 == 0:
-            drafts = expected_drafts([estimate], asked)
-            expected.append((drafts.accepted[asked], drafts.passes[asked]))
-        estimate.update(length, right, ended_early=length < asked)
+            drafts = expected_drafts([estimate], length_trials)
+            expected.append((drafts.accepted[length_trials], drafts.passes[length_trials]))
+        estimate.update(length, right, ended_early=length < length_trials)
     seen = (np.mean(accepted), np.mean(drafted))
     assert np.mean(expected, axis=0) == pytest.approx(seen, rel=0.05)
 

@@ -248,8 +248,8 @@ def random_estimate(rng: random.Random, positions: int) -> AcceptanceEstimate:
 
 def chances(estimate: AcceptanceEstimate, length: int) -> list[float]:
     """Return how likely a draft of at most `length` tokens has 0, 1, ... of them."""
-    lasting = [1.0, *estimate.lasting(length), 0.0]
-    return [after - before for after, before in itertools.pairwise(lasting)]
+    draft_survival = [1.0, *estimate.draft_survival(length), 0.0]
+    return [after - before for after, before in itertools.pairwise(draft_survival)]
 
 
 @pytest.mark.parametrize("seed", range(8))

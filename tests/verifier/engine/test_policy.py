@@ -152,7 +152,7 @@ def test_early_ends_are_learned() -> None:
     for _ in range(60):
         lengths.observe_acceptance([Progress(row, 2, (4, 5, 9), 3)])
     for drafts in (lengths._overall, lengths._drafts[sequence]):
-        assert drafts.lasting(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
+        assert drafts.draft_survival(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
         assert drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
 
 

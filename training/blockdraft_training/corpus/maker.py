@@ -130,15 +130,17 @@ class CorpusMaker:
     ) -> list[Conversation]:
         """Return the conversations that were answered to the end, with the user's next message."""
         heard = answered(conversations, writer.rows, self._tokenizer)
-        asked = [each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)]
+        unanswered = [
+            each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)
+        ]
         silent = [each for each in heard if _at_end(each)]
         for each, text in zip(silent, self._self_chat.messages(silent), strict=True):
             if text:
-                asked.append(each.then(text))
+                unanswered.append(each.then(text))
             else:
                 dropped["unusable"] += 1
-        kept = [each for each in asked if each.texts[-1] not in excluded]
-        dropped["excluded"] += len(asked) - len(kept)
+        kept = [each for each in unanswered if each.texts[-1] not in excluded]
+        dropped["excluded"] += len(unanswered) - len(kept)
         return kept
 
     @cached_property
@@ -206,15 +208,15 @@ class CorpusMaker:
         started = time.perf_counter()
         with self._show_progress("completions", len(new)) as done:
             for completion in self._generator.generate(new):
-                asked = completion.request
+                request = completion.request
                 writer.append(
                     CorpusRow(
-                        id=asked.id,
-                        source=source[asked.id],
-                        temperature=asked.temperature,
-                        prompt=asked.prompt,
+                        id=request.id,
+                        source=source[request.id],
+                        temperature=request.temperature,
+                        prompt=request.prompt,
                         response=completion.token_ids,
-                        seed=asked.seed,
+                        seed=request.seed,
                     )
                 )
                 done(len(completion.token_ids))

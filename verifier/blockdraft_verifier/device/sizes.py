@@ -32,7 +32,7 @@ def page_size_on_tpu(page_size: int, max_sequences: int, max_tokens: int) -> int
 
 def sized(
     settings: EngineSettings,
-    asked: CacheSettings,
+    cache: CacheSettings,
     *,
     model_limit: int,
     page_bytes: int,
@@ -45,24 +45,24 @@ def sized(
 
     `ValueError` if what was asked for does not go together.
     """
-    most = asked.max_model_len or model_limit
+    most = cache.max_model_len or model_limit
     if most > model_limit:
         raise ValueError(
             f"--max-model-len {most} is more than the {model_limit} tokens the model was made for"
         )
     pages_of_one = -(-most // settings.page_size)
-    pages = asked.num_pages
-    if pages is None and asked.kv_cache_bytes is not None:
-        pages = asked.kv_cache_bytes // page_bytes
+    pages = cache.num_pages
+    if pages is None and cache.kv_cache_bytes is not None:
+        pages = cache.kv_cache_bytes // page_bytes
     elif pages is None:
         pages = min(budget_bytes // page_bytes, settings.scheduler.max_sequences * pages_of_one)
-    if pages < pages_of_one and asked.max_model_len is None:
+    if pages < pages_of_one and cache.max_model_len is None:
         most = pages * settings.page_size
     if pages == 0 or pages * settings.page_size < most:
         needed = Size(-(-pages_of_one * page_bytes // _MIB) * _MIB)
         raise ValueError(
             f"the KV cache of {size_text(pages * page_bytes)} holds {pages * settings.page_size} "
-            f"tokens, and a sequence may have {asked.max_model_len or model_limit}: lower "
+            f"tokens, and a sequence may have {cache.max_model_len or model_limit}: lower "
             f"--max-model-len or raise --kv-cache-memory to {needed}"
         )
     scheduler = replace(settings.scheduler, max_context_tokens=most)

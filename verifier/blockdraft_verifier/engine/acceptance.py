@@ -49,7 +49,7 @@ class AcceptanceEstimate:
     # How likely a draft has a token at each position, if it is asked for and there is one at the
     # position before; 1 where nothing is known.
     going_on: list[float] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)  # how often each of these was tested
+    length_trials: list[int] = field(default_factory=list)  # how often each of these was tested
 
     @property
     def count(self) -> int:
@@ -74,23 +74,23 @@ class AcceptanceEstimate:
         forced: Collection[int] = (),
     ) -> None:
         """Learn from one verification; tokens at `forced` positions were not the drafter's."""
-        asked = drafted + ended_early
+        length = drafted + ended_early
         # Positions after the first miss, or after a draft's end, were not tested.
-        tested = min(accepted + 1, asked)
+        tested = min(accepted + 1, length)
         _lengthen(self.by_position, self.trials, tested, PRIOR_ACCEPTANCE)
-        _lengthen(self.going_on, self.asked, asked, 1.0)
-        for position in range(asked):
+        _lengthen(self.going_on, self.length_trials, length, 1.0)
+        for position in range(length):
             if position in forced:
                 continue
             if position < tested:
                 _learn(self.by_position, self.trials, position, position < accepted)
-            _learn(self.going_on, self.asked, position, position < drafted)
+            _learn(self.going_on, self.length_trials, position, position < drafted)
 
     def accepted_of(self, length: int) -> float:
         """Return how many of `length` tokens are expected to be accepted."""
         return sum(_alive(self.by_position, length, PRIOR_ACCEPTANCE), 0.0)
 
-    def lasting(self, length: int) -> list[float]:
+    def draft_survival(self, length: int) -> list[float]:
         """Return how likely a draft of which `length` are wanted has 1, 2, ... tokens."""
         return _alive(self.going_on, length, 1.0)
 
@@ -134,20 +134,20 @@ def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> Expec
     """Return what comes of drafts of 0, 1, ... `most` tokens."""
     right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
     there = _padded([each.going_on for each in estimates], most, 1.0)
-    lasting = np.cumprod(there, axis=1)
+    draft_survival = np.cumprod(there, axis=1)
     return ExpectedDrafts(
         _sums(np.cumprod(right, axis=1).sum(axis=0)),
-        _sums(lasting.sum(axis=0)),
-        _sums(1.0 - np.prod(1.0 - lasting, axis=0)),
+        _sums(draft_survival.sum(axis=0)),
+        _sums(1.0 - np.prod(1.0 - draft_survival, axis=0)),
     )
 
 
-def expected_longest(lasting: Sequence[Sequence[float]]) -> float:
+def expected_longest(draft_survival: Sequence[Sequence[float]]) -> float:
     """Return how many tokens the longest of several drafts is expected to have.
 
     Drafts end independently of each other.
     """
-    padded = _padded(lasting, max(map(len, lasting), default=0), 0.0)
+    padded = _padded(draft_survival, max(map(len, draft_survival), default=0), 0.0)
     return float((1.0 - np.prod(1.0 - padded, axis=0)).sum())
 
 

@@ -135,7 +135,7 @@ class DraftLengths:
         if not sequence.draftable:
             return Offer(found)
         length, estimate = _limited(sequence, length), self._drafts[sequence]
-        return Offer(found, estimate.lasting(length), estimate.accepted_of(length))
+        return Offer(found, estimate.draft_survival(length), estimate.accepted_of(length))
 
     def _shares(
         self, costs: CostModel, offers: list[Offer], prompts: WaitingPrompts, *, must_draft: bool
@@ -165,11 +165,11 @@ class DraftLengths:
 
     def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
         """Return how long it can pay to wait for what is `wanted` of the drafter."""
-        asked = [(self._drafts[sequence], length) for sequence, length in wanted if length]
-        if not asked or self.costs is None:
+        drafts = [(self._drafts[sequence], length) for sequence, length in wanted if length]
+        if not drafts or self.costs is None:
             return 0.0
-        estimates = [estimate for estimate, _ in asked]
-        length = max(length for _, length in asked)
+        estimates = [estimate for estimate, _ in drafts]
+        length = max(length for _, length in drafts)
         return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:

@@ -21,13 +21,13 @@ class Offer:
     # How likely the first 1, 2, ... tokens found by prompt lookup are all right.
     survival: list[float] = field(default_factory=list)
     # How likely the drafter drafts 1, 2, ... of the tokens it would be asked for.
-    draft_lasting: list[float] = field(default_factory=list)
+    draft_survival: list[float] = field(default_factory=list)
     draft_gain: float = 0.0  # how many of these are expected to be accepted
 
     @property
     def draft_length(self) -> int:
         """Tokens the drafter would be asked for."""
-        return len(self.draft_lasting)
+        return len(self.draft_survival)
 
     @property
     def prefers_drafter(self) -> bool:
@@ -91,16 +91,16 @@ def _filled(
     Returns the shares and the worth of the step.
     """
     rows = len(offers)
-    drafted = [offer for offer, asked in zip(offers, drafting, strict=True) if asked]
-    lasting = [offer.draft_lasting for offer in drafted]
-    tokens = rows + math.ceil(sum(map(sum, lasting)))
+    drafted = [offer for offer, is_drafting in zip(offers, drafting, strict=True) if is_drafting]
+    survivals = [offer.draft_survival for offer in drafted]
+    tokens = rows + math.ceil(sum(map(sum, survivals)))
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
-    seconds = costs.drafts.seconds(len(drafted), expected_longest(lasting))
+    seconds = costs.drafts.seconds(len(drafted), expected_longest(survivals))
     # A later token of a sequence is never likelier than one before it.
     found = [
         (alive, index)
-        for index, (offer, asked) in enumerate(zip(offers, drafting, strict=True))
-        if not asked
+        for index, (offer, is_drafting) in enumerate(zip(offers, drafting, strict=True))
+        if not is_drafting
         for alive in offer.survival
     ]
     found.sort(reverse=True)
@@ -115,7 +115,7 @@ def _filled(
     for _, index in found[:count]:
         taken[index] += 1
     shares = [
-        Share(draft=offer.draft_length) if asked else Share(tokens)
-        for offer, asked, tokens in zip(offers, drafting, taken, strict=True)
+        Share(draft=offer.draft_length) if is_drafting else Share(tokens)
+        for offer, is_drafting, tokens in zip(offers, drafting, taken, strict=True)
     ]
     return shares, worth(count)
