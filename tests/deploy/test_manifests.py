@@ -265,7 +265,7 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
     assert back.verifier.peer_tls is not None
 
 
-@pytest.mark.parametrize("name", ["gke-v6e", "gke-split", "gke-multihost"])
+@pytest.mark.parametrize("name", ["gke-v6e", "gke-v6e-1", "gke-split", "gke-multihost"])
 def test_pods_with_chips_may_ask_the_device_plugin(name: str) -> None:
     made = made_of(name)
     policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
@@ -338,7 +338,7 @@ def test_the_overlay_that_the_documentation_shows(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text(shown.replace("OVERLAYS", overlays))
     made = list(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path)))
     [settings] = [one["data"] for one in made if one["kind"] == "ConfigMap"]
-    assert settings["BLOCKDRAFT_SERVE_KV_CACHE_MEMORY"] == "32GiB"
+    assert settings["BLOCKDRAFT_SERVE_MAX_SEQUENCES"] == "32"
     [pod] = pods(made)
     assert pod["spec"]["containers"][0]["image"].endswith("/blockdraft/tpu@sha256:" + 64 * "0")
     buckets = {
