@@ -1,7 +1,7 @@
 """Many small arrays as one of 32-bit words.
 
-To hand a program twenty arrays takes the host longer than a chip takes for some steps, as each goes
-to every device by itself (docs/adr/0062).
+Each array that a program takes goes to every device by itself, on the thread that schedules
+(docs/adr/0062).
 """
 
 from typing import TypeVar

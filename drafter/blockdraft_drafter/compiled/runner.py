@@ -236,15 +236,15 @@ class CompiledMethod:
 
     def _append(self, new: PackedFeatures) -> None:
         run = self._executable("append", new.slots.shape[0])
+        words = _words(new, None)
         with self._launching:
-            self._cache = run(self._weights, self._cache, new.features, _words(new, None))
+            self._cache = run(self._weights, self._cache, new.features, words)
 
     def _draft(self, new: PackedFeatures, blocks: PackedBlocks) -> Drafted:
         run = self._executable("draft", blocks.slots.shape[0])
+        words = _words(new, blocks)
         with self._launching:
-            self._cache, drafted = run(
-                self._weights, self._cache, new.features, _words(new, blocks)
-            )
+            self._cache, drafted = run(self._weights, self._cache, new.features, words)
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 

@@ -68,10 +68,10 @@ class Journal:
             if not isinstance(entry, dict):
                 return None
             # Fields that only a newer version knows are skipped; missing ones get their defaults.
-            known = [each for each in fields(cls) if each.name in entry]
-            if not all(_is_value(entry[each.name], each.default) for each in known):
+            present = [field for field in fields(cls) if field.name in entry]
+            if not all(_is_value(entry[field.name], field.default) for field in present):
                 return None
-            return cls(**{each.name: entry[each.name] for each in known})
+            return cls(**{field.name: entry[field.name] for field in present})
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, RecursionError):

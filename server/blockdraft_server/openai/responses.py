@@ -56,8 +56,8 @@ class Answer(abc.ABC):
         choice = self._choices[index]
         content = self._piece(index, message, first=not choice.begun)
         choice.begun = True
-        found = self._choice(index, message, message.log_probs, content)
-        return [{**self._head, "object": self.kind_of_piece, "choices": [found]}]
+        piece = self._choice(index, message, message.log_probs, content)
+        return [{**self._head, "object": self.kind_of_piece, "choices": [piece]}]
 
     def keep(self, index: int, message: Message) -> None:
         """Keep a message of an answer that is told as a whole."""

@@ -77,8 +77,8 @@ class Places:
 
     def resolve_now(self) -> None:
         """Resolve all names again soon: a verifier went away."""
-        for request in self._requested.values():
-            request.set()
+        for event in self._requested.values():
+            event.set()
 
     async def keep_current(self, on_resolved: Callable[[], None]) -> None:
         """Resolve names until cancelled; returns at once if there are none.

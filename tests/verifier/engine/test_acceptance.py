@@ -116,20 +116,20 @@ chances = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]), max_size=3)
 def test_the_longest_of_several_drafts(going_on: list[list[float]], most: int) -> None:
     """All lengths that the drafts may have, one after another."""
     estimates = [AcceptanceEstimate(going_on=[1.0, *each]) for each in going_on]
-    draft_survival = [estimate.draft_survival(most) for estimate in estimates]
+    survivals = [estimate.draft_survival(most) for estimate in estimates]
     mean = 0.0
-    for lengths in itertools.product(range(most + 1), repeat=len(draft_survival)):
-        ends = [[1.0, *each, 0.0] for each in draft_survival]
+    for lengths in itertools.product(range(most + 1), repeat=len(survivals)):
+        ends = [[1.0, *each, 0.0] for each in survivals]
         likely = [end[at] - end[at + 1] for end, at in zip(ends, lengths, strict=True)]
         mean += math.prod(likely) * max(lengths)
-    assert expected_longest(draft_survival) == pytest.approx(mean)
+    assert expected_longest(survivals) == pytest.approx(mean)
     # As far as they were asked for, which may differ.
-    shorter = [each[: index + 1] for index, each in enumerate(draft_survival)]
+    shorter = [each[: index + 1] for index, each in enumerate(survivals)]
     filled = [each + [0.0] * (most - len(each)) for each in shorter]
     assert expected_longest(shorter) == pytest.approx(expected_longest(filled))
     drafts = expected_drafts(estimates, most)
     assert drafts.passes[most] == pytest.approx(mean)
-    assert drafts.drafted[most] == pytest.approx(float(np.sum(draft_survival)))
+    assert drafts.drafted[most] == pytest.approx(float(np.sum(survivals)))
 
 
 @pytest.mark.parametrize("least", [0.0, 0.1, 0.4])
@@ -137,9 +137,9 @@ def test_what_is_expected_is_what_comes(least: float) -> None:
     """Tokens that say rightly how likely they are right, and drafts that end by that."""
     rng = random.Random(0)
     estimate = AcceptanceEstimate()
-    length_trials, accepted, drafted, expected = 6, [], [], []
+    most, accepted, drafted, expected = 6, [], [], []
     for step in range(6000):
-        says = [rng.random() ** 0.5 for _ in range(length_trials)]
+        says = [rng.random() ** 0.5 for _ in range(most)]
         so_far = list(itertools.accumulate(says, lambda a, b: a * b))
         length = 1 + sum(each >= least for each in so_far[:-1])
         right = 0
@@ -149,9 +149,9 @@ def test_what_is_expected_is_what_comes(least: float) -> None:
             accepted.append(right)
             drafted.append(length)
         if step > 1000 and step % 10 == 0:
-            drafts = expected_drafts([estimate], length_trials)
-            expected.append((drafts.accepted[length_trials], drafts.passes[length_trials]))
-        estimate.update(length, right, ended_early=length < length_trials)
+            drafts = expected_drafts([estimate], most)
+            expected.append((drafts.accepted[most], drafts.passes[most]))
+        estimate.update(length, right, ended_early=length < most)
     seen = (np.mean(accepted), np.mean(drafted))
     assert np.mean(expected, axis=0) == pytest.approx(seen, rel=0.05)
 

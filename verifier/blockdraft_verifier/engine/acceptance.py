@@ -134,20 +134,20 @@ def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> Expec
     """Return what comes of drafts of 0, 1, ... `most` tokens."""
     right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
     there = _padded([each.going_on for each in estimates], most, 1.0)
-    draft_survival = np.cumprod(there, axis=1)
+    survivals = np.cumprod(there, axis=1)
     return ExpectedDrafts(
         _sums(np.cumprod(right, axis=1).sum(axis=0)),
-        _sums(draft_survival.sum(axis=0)),
-        _sums(1.0 - np.prod(1.0 - draft_survival, axis=0)),
+        _sums(survivals.sum(axis=0)),
+        _sums(1.0 - np.prod(1.0 - survivals, axis=0)),
     )
 
 
-def expected_longest(draft_survival: Sequence[Sequence[float]]) -> float:
+def expected_longest(survivals: Sequence[Sequence[float]]) -> float:
     """Return how many tokens the longest of several drafts is expected to have.
 
     Drafts end independently of each other.
     """
-    padded = _padded(draft_survival, max(map(len, draft_survival), default=0), 0.0)
+    padded = _padded(survivals, max(map(len, survivals), default=0), 0.0)
     return float((1.0 - np.prod(1.0 - padded, axis=0)).sum())
 
 
