@@ -13,7 +13,10 @@ class HostedSettings:
 
     verifier: VerifierSettings = group(
         lambda: VerifierSettings(drafter_address=None),
-        without=("drafter", "self-test", "coordinator", "num-processes", "process-id"),
+        without=(
+            *("drafter", "draft-groups", "self-test"),
+            *("coordinator", "num-processes", "process-id"),
+        ),
     )
     drafter: DrafterSettings = group(
         DrafterSettings,
