@@ -44,7 +44,7 @@ import hypothesis
 import jax
 import pytest
 
-pytest_plugins = ["tests.arithmetic"]
+pytest_plugins = ["tests.shapes", "tests.arithmetic"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
