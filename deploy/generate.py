@@ -1,7 +1,7 @@
-"""Writes what in `deploy/` is made of other files there.
+"""Writes the files of `deploy/` that are made of other files there.
 
-The custom kinds that hold the rules, PrometheusRule and Rules for Google's managed Prometheus, and
-Grafana's dashboards.
+These are the custom kinds that hold the rules, PrometheusRule and Rules for Google's managed
+Prometheus, and Grafana's dashboards.
 
 `make docs` runs this file, `make lint` runs it with `--check`.
 """
@@ -23,7 +23,7 @@ COMPONENTS = HERE / "k8s" / "components"
 
 
 def generated() -> dict[Path, str]:
-    """Return what every generated file must hold."""
+    """Return the text of every generated file."""
     rules = RULES.read_text(encoding="utf-8")
     operator = manifest("monitoring.coreos.com/v1", "PrometheusRule", rules)
     dashboards = {
@@ -42,7 +42,7 @@ def generated() -> dict[Path, str]:
 
 
 def manifest(version: str, kind: str, rules: str) -> str:
-    """Return a `PrometheusRule` or `Rules`, whose `spec` is what a file of rules holds.
+    """Return a `PrometheusRule` or `Rules`, whose `spec` is the content of a file of rules.
 
     The comment that the file begins with is left out.
     """

@@ -23,7 +23,7 @@ from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
 MARKED = re.compile(r"(<!-- flags of ([\w ,*]+) -->\n).*?(<!-- end -->)", re.S)
-# What every command has; the page says it once.
+# The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
 _GROUPS = (("train", train_command), ("learn", learn_command))
 # A default longer than this is named, not quoted.
@@ -32,15 +32,16 @@ LONGEST_DEFAULT = 48
 
 @functools.cache
 def implemented() -> dict[str, Any]:
-    """Return what adds the flags of every command, and of every command of a command."""
-    found: dict[str, Any] = {
+    """Return the module or subcommand that adds the flags of each command, by its name."""
+    implementations: dict[str, Any] = {
         name: importlib.import_module(command.module)
         for name, command in COMMANDS.items()
         if name not in ("train", "learn", "bench")
     }
-    for name, commands in _GROUPS:
-        found |= {f"{name} {one}": each for one, each in commands.SUBCOMMANDS.items()}
-    return found
+    for name, group in _GROUPS:
+        for child, subcommand in group.SUBCOMMANDS.items():
+            implementations[f"{name} {child}"] = subcommand
+    return implementations
 
 
 def generate(page: str) -> str:
@@ -87,12 +88,12 @@ def table(commands: list[str]) -> str:
 
 def _commands(marked: str) -> list[str]:
     """Return the commands of a mark, in which `train *` stands for all of `train`."""
-    found: list[str] = []
+    commands: list[str] = []
     for name in marked.split(", "):
         group = name.removesuffix("*")
-        several = [one for one in implemented() if one.startswith(group)]
-        found += several if group != name else [name]
-    return found
+        members = [command for command in implemented() if command.startswith(group)]
+        commands += members if group != name else [name]
+    return commands
 
 
 def _owners(row: Row, commands: list[str]) -> str:
@@ -100,13 +101,13 @@ def _owners(row: Row, commands: list[str]) -> str:
 
 
 def _defaults(row: Row) -> str:
-    """Return the default that most have, and the others with the commands that have them."""
+    """Return the commonest default, then each other one with the commands that have it."""
     by_value: dict[str, list[str]] = {}
     for command, value in row.defaults.items():
         by_value.setdefault(value, []).append(_short(command))
-    ordered = sorted(by_value.items(), key=lambda each: -len(each[1]))
-    others = [f"{', '.join(names)}: {value}" for value, names in ordered[1:]]
-    return "; ".join([ordered[0][0], *others])
+    ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
+    exceptions = [f"{', '.join(names)}: {value}" for value, names in ordered[1:]]
+    return "; ".join([ordered[0][0], *exceptions])
 
 
 def _short(command: str) -> str:
@@ -114,9 +115,9 @@ def _short(command: str) -> str:
 
 
 def _configuration(command: str) -> Configuration[Any] | None:
-    found: Configuration[Any] | None
-    found = getattr(implemented()[command], "CONFIGURATION", None)
-    return found or getattr(implemented()[command], "configuration", None)
+    configuration: Configuration[Any] | None
+    configuration = getattr(implemented()[command], "CONFIGURATION", None)
+    return configuration or getattr(implemented()[command], "configuration", None)
 
 
 def _rows(command: str) -> Iterator[Row]:
@@ -143,7 +144,7 @@ def _rows(command: str) -> Iterator[Row]:
 
 
 def _allowed(values: Iterable[Any]) -> str:
-    """Return the only values that a flag may have, if there are such."""
+    """Return the only values that a flag may have, if it is limited to some."""
     words = [f"`{value}`" for value in values]
     return f"{', '.join(words[:-1])} or {words[-1]}: " if words else ""
 
@@ -161,13 +162,13 @@ def _default(value: Any, required: bool) -> str:
 
 
 def _meaning(action: argparse.Action) -> str:
-    # What the column beside it says need not be said again.
+    # The default has a column of its own.
     text = re.sub(r" \(default: %\(default\)[gs]\)$", "", action.help or "")
     return _prose(text % {"default": action.default})
 
 
 def _prose(text: str) -> str:
-    """Return help as Markdown: what is typed is code."""
+    """Return help as Markdown, with flags and variables as code."""
     text = re.sub(r"(?<![\w`])(--[a-z][a-z0-9-]*|\$?[A-Z]+_[A-Z_]+)", r"`\1`", text)
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 

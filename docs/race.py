@@ -18,7 +18,7 @@ MAX_TOKENS = 96
 COLUMNS = 46
 LINE_HEIGHT, CHARACTER_WIDTH, MARGIN, TOP = 20, 7.8, 16, 46
 PAUSE_SECONDS = 3.0
-"""How long both answers stay before they begin again."""
+"""Seconds for which both answers stay before they begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Take:
 
     @property
     def seconds(self) -> float:
-        """From the first piece to the last."""
+        """Seconds from the first piece to the last."""
         return self.pieces[-1][0]
 
     @property
     def tokens_per_second(self) -> float:
-        """After the first token, as everywhere in the benchmarks."""
+        """Tokens after the first, per second, as everywhere in the benchmarks."""
         return (len(self.token_ids) - 1) / self.seconds
 
 
 def record(client: Client, title: str, *, drafted: bool) -> Take:
-    """Let the service answer, and note when what came."""
+    """Let the service answer; return the pieces with their times, and the tokens."""
     pieces: list[tuple[float, str]] = []
     token_ids: list[int] = []
     options = SpeculationParams(disabled=not drafted)

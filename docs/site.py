@@ -11,20 +11,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "pages"
 DOCS = ROOT / "docs"
-# Pages of the repository's first level, and what they are called on the site.
+# Pages of the repository's first level, and their names on the site.
 BESIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
 }
-# Where other files lie that pages link to, such as the protos.
+# The folder of other files that pages link to, such as the protos.
 FILES = "files"
 
 LINK = re.compile(r"(\]\()([^)\s#]+)([^)]*\))")
 
 
 def place(path: Path) -> Path:
-    """Return where a file of the repository lies on the site, from its first level on."""
+    """Return the path on the site of a file of the repository, from the first level on."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS)
     name = path.relative_to(ROOT).as_posix()
@@ -42,16 +42,16 @@ def gathered(page: Path) -> tuple[str, set[Path]]:
         if "://" in match[2] or match[2].startswith("mailto:"):
             return match[0]
         target = (page.parent / match[2]).resolve()
-        found = place(target)
-        if found.parts[0] == FILES:
+        location = place(target)
+        if location.parts[0] == FILES:
             linked.add(target)
-        return match[1] + os.path.relpath(found, place(page).parent) + match[3]
+        return match[1] + os.path.relpath(location, place(page).parent) + match[3]
 
     return LINK.sub(moved, page.read_text("utf-8")), linked
 
 
 def main() -> None:
-    """Write all pages and what they link to."""
+    """Write all pages and the files that they link to."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(DOCS / "figures", PAGES / "figures")
     shutil.copy(DOCS / "site.css", PAGES)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# What is found, and what to write instead.
+# Patterns of the words to avoid, and the words to write instead.
 TERMS = {
     r"round(s|ed|ing)?[ _]alike|rounding contract|contract of rounding": "batch-invariant",
     r"(?<!process)(?<!\bkey)(?<!index)(?<!prompt)(?<!prompt.)lookups?(?!error)": "prompt lookup",
@@ -30,8 +30,13 @@ TERMS = {
     r"\bgaps? between (messages|tokens)|\btoken gaps?\b|\bgap_seconds\b": "inter-token latency",
 }
 # Identifiers of the product that do not say what they name.
-BARE_NAMES = {"asked", "lasting", "said", "told", "untold"}
-FOUND = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
+BARE_NAMES = {
+    *("asked", "each", "found", "given", "held", "how", "kept", "known", "lasting", "made", "most"),
+    *("one", "other", "others", "own", "said", "taken", "told", "untold", "wanted", "what"),
+}
+# Openings of docstrings that do not say what they describe.
+OPENING = re.compile(r"(Return|Yield|Give) (it|that|those|what|which)\b|(That|Those|What|Which)\b")
+PATTERNS = {re.compile(pattern, re.I): term for pattern, term in TERMS.items()}
 SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
 # Themselves, what is generated of others, and history.
 LEFT_OUT = ("docs/adr/", "docs/terms.py", "protos/blockdraft_protos/", "CHANGELOG.md")
@@ -47,7 +52,7 @@ BROKEN = re.compile(r"(prompt)[\s#/*\"]*\n[\s#/*\"]*(?=lookup)", re.I)
 
 
 def main() -> int:
-    """Print every use of a word of our own; return how the process ends."""
+    """Print every use of a word to avoid; return the exit code."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
@@ -64,23 +69,27 @@ def main() -> int:
             continue
         source = path.read_text("utf-8")
         if name.endswith(".py") and not name.startswith("tests/"):
-            for number, identifier in bare_names(source):
-                print(f"{name}:{number}: {identifier!r}: say what it is", file=sys.stderr)
+            for number, words in vague_words(source):
+                print(f"{name}:{number}: {words!r}: say what it is", file=sys.stderr)
                 wrong += 1
         text = BROKEN.sub(r"\n\1 ", source)
         for number, line in enumerate(text.splitlines(), 1):
-            # What a link leads to is no word of the page.
+            # The target of a link is no word of the page.
             words = OLD_NAMES.sub("", re.sub(r"\]\([^)]*\)", "]", line))
-            for pattern, term in FOUND.items():
+            for pattern, term in PATTERNS.items():
                 if match := pattern.search(words):
                     print(f"{name}:{number}: {match[0]!r}: say {term}", file=sys.stderr)
                     wrong += 1
     return 1 if wrong else 0
 
 
-def bare_names(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of identifiers that do not say what they name."""
+def vague_words(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each line with an identifier or an opening that does not say what it is."""
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node) or ""
+            if opening := OPENING.match(docstring):
+                yield getattr(node, "lineno", 1), opening[0]
         for field in ("id", "arg", "attr", "name"):
             identifier = getattr(node, field, None)
             if isinstance(identifier, str) and identifier.strip("_") in BARE_NAMES:

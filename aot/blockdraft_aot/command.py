@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, print what is known, return the exit code."""
+    """Compile, print the survey, return the exit code."""
     settings = CONFIGURATION.read(args)
-    # Before jax is imported: what is compiled for is not what compiles.
+    # Before jax is imported: the CPU compiles for the TPU.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     try:

@@ -33,24 +33,24 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Amounts of one program on one device; those of alike programs add and scale."""
+    """Counts of one program on one device; they can be added and scaled."""
 
     flops: float = 0.0  # floating point operations
     bytes: float = 0.0  # bytes accessed, intermediate results included
     seconds: float = 0.0  # XLA's own estimate of the time
 
-    def plus(self, other: "Counts", times: int = 1) -> "Counts":
-        """Return these and `times` the others."""
+    def plus(self, counts: "Counts", times: int = 1) -> "Counts":
+        """Return the sum of these counts and `times` those of `counts`."""
         return Counts(
-            self.flops + times * other.flops,
-            self.bytes + times * other.bytes,
-            self.seconds + times * other.seconds,
+            self.flops + times * counts.flops,
+            self.bytes + times * counts.bytes,
+            self.seconds + times * counts.seconds,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What is known of a compiled program, on one device."""
+    """Figures of a compiled program, on one device."""
 
     compile_seconds: float  # time it took to compile
     counts: Counts  # what it does; the body of a loop is counted once, the inside of a kernel never
@@ -65,7 +65,7 @@ class Compiled:
 
 
 def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
-    """Compile a program, if that can be for this memory, and read what XLA knows of it."""
+    """Compile a program and read XLA's figures of it; JAX's error if memory is too small."""
     started = time.perf_counter()
     executable: Any = lowered.compile()
     seconds = time.perf_counter() - started
@@ -87,7 +87,7 @@ def compile_and_read(lowered: jax.stages.Lowered) -> Compiled:
 
 
 def bytes_on_one_device(described: Any) -> int:
-    """Return how much of some described arrays, a pytree, each device holds."""
+    """Return the bytes that each device holds of a pytree of described arrays."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(described)
@@ -133,7 +133,7 @@ class Modelled:
 
     @property
     def bound(self) -> str:
-        """What the chip's peaks would make of its operations and least bytes."""
+        """Resource that sets its least time at the chip's peaks: "compute" or "memory"."""
         least = self.program.least_bytes
         memory = self.counts.bytes if least is None else least
         return "compute" if self.roofline.compute_bound(self.counts.flops, memory) else "memory"
@@ -142,11 +142,11 @@ class Modelled:
 def modelled_seconds(counts: Counts, by_hand: Counts, roofline: Roofline) -> float:
     """Return the modelled time of a program that does `counts`, `by_hand` included.
 
-    XLA judges each operation by a model of the chip; the roofline of what is counted by hand is
-    added. Where it cannot judge some, it is the roofline of all that is counted, which
-    overrates memory: results that stay on the chip are counted like the others.
+    XLA estimates each operation with a model of the chip; the roofline of the counts by hand is
+    added. Where XLA cannot estimate some, the result is the roofline of all counts. That overrates
+    memory: results that stay on the chip are counted like the others.
     """
-    # Each operation it cannot judge counts as -1 second.
+    # Each operation that XLA cannot estimate counts as -1 second.
     if counts.seconds > 0.0:
         return counts.seconds + roofline.seconds(by_hand.flops, by_hand.bytes)
     return roofline.seconds(counts.flops, counts.bytes)

@@ -169,7 +169,7 @@ SHAPES["gpt-oss-20b"] = replace(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What is compiled: a target and the drafter beside it."""
+    """A target and the drafter beside it, as they are compiled."""
 
     target: DecoderConfig  # the target's shape
     drafter: DraftConfig | None  # the drafter's shape; None to decode plainly
@@ -179,7 +179,7 @@ class Pair:
     prompt_lookup_block: int = 1
 
     def features(self, mesh: Mesh, dtype: DTypeLike) -> FeatureForm:
-        """Return what the verifier gives of a position; its projection is only described."""
+        """Return the form of the features of a position, with a projection of shapes only."""
         drafter = self.drafter
         if drafter is None:
             return NO_FEATURES

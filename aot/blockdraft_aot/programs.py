@@ -42,12 +42,12 @@ _FEW_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class TargetPrograms:
-    """What a verifier compiles on the devices of a mesh."""
+    """The programs that a verifier compiles for the devices of a mesh."""
 
     pair: Pair  # the models
     limits: ServingLimits  # of the service
     layout: CacheLayout  # of the K/V cache
-    features: FeatureForm  # what a step gives of every position
+    features: FeatureForm  # form of the features of every position
     decoder: Decoder  # the target with scanned layers, its weights only described
     without_layers: Decoder  # the target without its layers
     # Its layers, and none, around a vocabulary of hardly any size. A dense MLP, as wide as the
@@ -103,7 +103,7 @@ class TargetPrograms:
         return next_power_of_two(self.limits.least_step_tokens or least_step_tokens("tpu"))
 
     def kind(self, bucket: Bucket) -> str:
-        """Return what a step of this shape is for: "verify" blocks only, or also "prefill"."""
+        """Return the kind of a step of this shape: "verify" for blocks only, else "prefill"."""
         blocks = bucket.rows * next_power_of_two(self.pair.max_block)
         return "verify" if bucket.tokens <= max(blocks, self._least_tokens) else "prefill"
 
@@ -136,11 +136,11 @@ class TargetPrograms:
         return step.lower(self._weights(self.decoder), bucket)
 
     def count_greedy(self, bucket: Bucket) -> Counts:
-        """Count a step whose requests are all greedy, but for what is counted by hand.
+        """Return XLA's counts of a step of greedy requests; the counts by hand are not in them.
 
-        XLA counts the dearest branch, which sampling is, taken or not; and the body of the layers'
-        loop once, which is the difference to a step without layers. Where the embedding is large,
-        these also differ in how it is read.
+        XLA counts the most expensive branch, sampling, taken or not. It counts the body of the
+        layers' loop once: the difference to a step without layers. Both have a small vocabulary,
+        as steps with a large embedding also differ in how they read it.
         """
         no_layers = replace(self.layout, num_layers=0, stacked=False)
 
@@ -153,14 +153,16 @@ class TargetPrograms:
         return rest.plus(layer, times=self.pair.target.num_layers)
 
     def _rest_by_hand(self, bucket: Bucket) -> Counts:
-        """Return what a step does for features, and reads of experts, beyond what XLA counts."""
+        """Return the counts of projected features and of experts that XLA leaves out."""
         decoders = self.decoder, self.without_layers, self.layers, self.no_layers
-        whole, rest, layers, few = (bytes_on_one_device(self._weights(each)) for each in decoders)
+        whole, rest, layers, no_layers = (
+            bytes_on_one_device(self._weights(decoder)) for decoder in decoders
+        )
         projection = bytes_on_one_device(self.features.projection)
         elements = projection / jnp.dtype(self.layout.dtype).itemsize
         return Counts(
             2.0 * bucket.tokens * elements,
-            projection + whole - self._unused_bytes(bucket) - (rest + layers - few),
+            projection + whole - self._unused_bytes(bucket) - (rest + layers - no_layers),
         )
 
     def weight_bytes(self) -> int:
@@ -255,6 +257,6 @@ def _is_of_experts(_: tuple[Any, ...], weight: Any) -> bool:
 def _attention(
     config: DecoderConfig, *, heads: int, queries: int, context_tokens: int, context_bytes: int
 ) -> Counts:
-    """Return scores and mixture, 4 operations for each pair and dimension, and keys and values."""
+    """Return the counts of attention: 4 operations per pair and dimension, and K/V bytes."""
     flops = 4.0 * config.num_layers * heads * config.head_dim * queries * context_tokens
     return Counts(flops, float(context_bytes), 0.0)

@@ -17,7 +17,7 @@ _HEADERS = (
 
 
 def as_json(roles: Mapping[str, RoleSurvey], pair: Pair, settings: CompileSettings) -> str:
-    """Return everything that is known, as a JSON object."""
+    """Return the survey of all roles as a JSON object."""
     return json.dumps(
         {
             **asdict(settings.survey),
@@ -34,13 +34,13 @@ def as_text(roles: Mapping[str, RoleSurvey], limits: ServingLimits) -> str:
     parts = []
     for name, role in roles.items():
         topology, memory = role.topology, role.memory
-        held = ", ".join(
-            f"{what} {size / 1e9:.2f}" for what, size in memory.consumers.items() if size
+        consumers = ", ".join(
+            f"{consumer} {size / 1e9:.2f}" for consumer, size in memory.consumers.items() if size
         )
         parts += [f"{name} on {topology.name} ({topology.mesh.size} x {topology.kind})"]
         parts += [*_table(role.programs), ""]
         left = f"left {memory.left / 1e9:.2f} of {memory.usable / 1e9:.1f}"
-        parts += [f"GB of one chip: {held}; {left}"]
+        parts += [f"GB of one chip: {consumers}; {left}"]
         if role.pages is not None:
             fitting = batch_by_context(role.pages, limits.page_size, limits.max_context_tokens)
             batches = ", ".join(f"{batch} x {length}" for length, batch in fitting.items())
@@ -57,7 +57,7 @@ def _role(role: RoleSurvey, limits: ServingLimits) -> dict[str, Any]:
         "device": role.topology.kind,
         "chips": role.topology.mesh.size,
         "memory_bytes": {**role.memory.consumers, "usable": role.memory.usable},
-        "programs": [_program(each) for each in role.programs],
+        "programs": [_program(program) for program in role.programs],
     }
     if role.pages is not None:
         fields["pages"] = role.pages
@@ -67,25 +67,25 @@ def _role(role: RoleSurvey, limits: ServingLimits) -> dict[str, Any]:
     return fields
 
 
-def _program(each: Modelled) -> dict[str, Any]:
+def _program(program: Modelled) -> dict[str, Any]:
     return {
-        "kind": each.program.kind,
-        "rows": each.program.rows,
-        "tokens": each.program.tokens,
-        "compile_seconds": each.compiled.compile_seconds,
-        "flops": each.counts.flops,
-        "bytes": each.counts.bytes,
-        "modelled_seconds": each.seconds,
-        "bound": each.bound,
-        "collectives": each.compiled.collectives,
-        "collectives_per_layer": each.collectives_per_layer,
-        "temporary_bytes": each.compiled.temporary_bytes,
-        "kernels": each.compiled.kernels,
+        "kind": program.program.kind,
+        "rows": program.program.rows,
+        "tokens": program.program.tokens,
+        "compile_seconds": program.compiled.compile_seconds,
+        "flops": program.counts.flops,
+        "bytes": program.counts.bytes,
+        "modelled_seconds": program.seconds,
+        "bound": program.bound,
+        "collectives": program.compiled.collectives,
+        "collectives_per_layer": program.collectives_per_layer,
+        "temporary_bytes": program.compiled.temporary_bytes,
+        "kernels": program.compiled.kernels,
     }
 
 
 def _table(programs: Iterable[Modelled]) -> list[str]:
-    rows = [_HEADERS, *(_cells(each) for each in programs)]
+    rows = [_HEADERS, *(_cells(program) for program in programs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADERS))]
     return [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -93,18 +93,18 @@ def _table(programs: Iterable[Modelled]) -> list[str]:
     ]
 
 
-def _cells(each: Modelled) -> tuple[str, ...]:
-    program = _program(each)
+def _cells(program: Modelled) -> tuple[str, ...]:
+    fields = _program(program)
     return (
-        program["kind"],
-        str(program["rows"] or "-"),
-        str(program["tokens"]),
-        f"{program['compile_seconds']:.1f}",
-        f"{program['flops'] / 1e9:.1f}",
-        f"{program['bytes'] / 1e9:.3f}",
-        f"{program['modelled_seconds'] * 1e3:.3f}",
-        program["bound"],
-        f"{program['collectives_per_layer']:.1f}",
-        f"{program['temporary_bytes'] / 1e6:.1f}",
-        str(program["kernels"]),
+        fields["kind"],
+        str(fields["rows"] or "-"),
+        str(fields["tokens"]),
+        f"{fields['compile_seconds']:.1f}",
+        f"{fields['flops'] / 1e9:.1f}",
+        f"{fields['bytes'] / 1e9:.3f}",
+        f"{fields['modelled_seconds'] * 1e3:.3f}",
+        fields["bound"],
+        f"{fields['collectives_per_layer']:.1f}",
+        f"{fields['temporary_bytes'] / 1e6:.1f}",
+        str(fields["kernels"]),
     )

@@ -22,7 +22,7 @@ Source = Literal["published", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What a device can do at most."""
+    """Peak rates of a device."""
 
     peak_flops: float  # floating point operations per second of its matrix units
     bandwidth: float  # bytes per second from its main memory
@@ -37,7 +37,7 @@ class Roofline:
         return flops / self.peak_flops >= memory_bytes / self.bandwidth
 
     def of_chips(self, count: int) -> "Roofline":
-        """Return what several such devices can do together."""
+        """Return the roofline of several such devices together."""
         return Roofline(count * self.peak_flops, count * self.bandwidth, self.source)
 
     def knee_tokens(self, bytes_per_weight: int) -> float:

@@ -40,7 +40,7 @@ class ServingLimits:
 
 @dataclass(frozen=True, slots=True)
 class SurveySettings:
-    """What is compiled and how it is judged."""
+    """Settings of the survey: what is compiled, and the memory and context it is judged by."""
 
     memory_share: float = setting(
         0.9, "share of each chip's memory that may be used", above=0, maximum=1

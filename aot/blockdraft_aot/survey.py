@@ -19,16 +19,17 @@ from blockdraft_drafter.sources import method_of
 from blockdraft_models.decoder.sharding import Placement
 
 DTYPE: DTypeLike = jnp.bfloat16
-"""What weights and caches are on a TPU."""
+"""Element type of weights and caches on a TPU."""
 
-# The cache that programs are compiled with; how large it may be is known only afterwards.
+# Programs are compiled with this share of the pages that fit without them, as their own memory is
+# known only afterwards.
 _FIRST_GUESS = 0.5
 _LENGTHS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one chip of a role holds, in bytes."""
+    """The memory of one chip of a role, in bytes."""
 
     usable: int  # what may be used at all
     weights: int  # the model's
@@ -40,30 +41,30 @@ class Memory:
 
     @property
     def consumers(self) -> Mapping[str, int]:
-        """What takes memory, and how much."""
+        """Bytes that are taken, by consumer."""
         return {name: size for name, size in asdict(self).items() if name != "usable"}
 
     @property
     def left(self) -> int:
-        """What is left; negative if it does not fit."""
+        """Bytes that are left; negative if the role does not fit."""
         return self.usable - sum(self.consumers.values())
 
     def with_programs(self, compiled: Sequence[Compiled]) -> "Memory":
-        """Return what is held beside all programs of the role."""
+        """Return the memory with the programs of the role added."""
         return replace(
             self,
-            temporaries=max(each.temporary_bytes for each in compiled),
-            results=max(each.result_bytes for each in compiled),
-            code=sum(each.code_bytes for each in compiled),
+            temporaries=max(program.temporary_bytes for program in compiled),
+            results=max(program.result_bytes for program in compiled),
+            code=sum(program.code_bytes for program in compiled),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSurvey:
-    """What is known of one process: all that it compiles, and what one of its chips holds.
+    """Survey of one process: its programs, and the memory of one of its chips.
 
-    `pages` is how many pages of K/V fit; None for a drafter. `shared_bytes` are those of a
-    drafter's weights that are the target's.
+    `pages` is how many pages of K/V fit; None for a drafter. `shared_bytes` counts the weights that
+    a drafter shares with the target.
     """
 
     topology: Topology
@@ -95,7 +96,7 @@ def survey_verifier(
     programs = replace(programs, layout=layout)
     steps = (programs.program(bucket, survey.context_tokens) for bucket in programs.buckets)
     compiled = compile_on(_chosen(steps, ends_only=survey.ends_only), topology, on_program)
-    memory = memory.with_programs([each.compiled for each in compiled])
+    memory = memory.with_programs([program.compiled for program in compiled])
     return RoleSurvey(topology, compiled, memory, pages_that_fit(memory, page_bytes, needed))
 
 
@@ -119,13 +120,13 @@ def survey_drafter(
         dtype=DTYPE,
         placement=Placement(topology.mesh),
     )
-    every = draft_programs(programs, drafter, survey.context_tokens)
-    compiled = compile_on(_chosen(every, ends_only=survey.ends_only), topology, on_program)
+    steps = draft_programs(programs, drafter, survey.context_tokens)
+    compiled = compile_on(_chosen(steps, ends_only=survey.ends_only), topology, on_program)
     memory = Memory(
         _usable(topology, settings),
         weights=bytes_on_one_device(programs.weights),
         kv_cache=bytes_on_one_device(programs.cache()),
-    ).with_programs([each.compiled for each in compiled])
+    ).with_programs([program.compiled for program in compiled])
     check_drafter(memory)
     matrices = programs.weights.target
     # A head over a draft vocabulary is the drafter's own.
@@ -145,14 +146,14 @@ def _chosen(programs: Iterable[Program], *, ends_only: bool) -> list[Program]:
     by_kind: dict[str, list[Program]] = {}
     for program in programs:
         by_kind.setdefault(program.kind, []).append(program)
-    return [end for each in by_kind.values() for end in (each[0], *each[1:][-1:])]
+    return [end for group in by_kind.values() for end in (group[0], *group[1:][-1:])]
 
 
 def pages_that_fit(memory: Memory, page_bytes: int, needed: int) -> int:
-    """Return how many pages of K/V, over all layers, the rest of a verifier's chip holds.
+    """Return the pages of K/V, over all layers, that fit into the rest of a verifier's chip.
 
-    Raises DoesNotFitError if they are fewer than `needed`, the pages of one sequence of the
-    greatest length; names the largest consumer.
+    Raises DoesNotFitError, which names the largest consumer, if they are fewer than `needed`, the
+    pages of one sequence of the greatest length.
     """
     pages = memory.left // page_bytes
     if pages < needed:
@@ -173,7 +174,7 @@ def check_drafter(memory: Memory) -> None:
 
 
 def batch_by_context(pages: int, page_size: int, most_tokens: int) -> dict[int, int]:
-    """Return how many sequences of a length fit, for lengths that halve down from the greatest."""
+    """Return the number of sequences that fit by their length, halved down from the greatest."""
     lengths: list[int] = []
     length = most_tokens
     while length >= page_size and len(lengths) < _LENGTHS:

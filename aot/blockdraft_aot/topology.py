@@ -47,7 +47,7 @@ class Topology:
 
     @property
     def kind(self) -> str:
-        """What JAX calls the chips."""
+        """JAX's name of the chips."""
         name: str = self.mesh.devices.flat[0].device_kind
         return name
 

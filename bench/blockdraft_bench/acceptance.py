@@ -63,7 +63,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
         on_completions=decoding.advance,
     )
     decoder.close()
-    rows = [summarize(each, draft_length, prompts.seed) for each in answered]
+    rows = [summarize(sample_set, draft_length, prompts.seed) for sample_set in answered]
     nucleus = "" if settings.top_p == 1.0 else f", top-p {settings.top_p:g}"
     caption = (
         f"Target {target}, {dtype}, {drafter}, {draft_length} tokens drafted{nucleus}; "
@@ -75,17 +75,17 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
 
 
 def in_groups(decoder: InProcessDecoder, lengths: Mapping[str, int], top_p: float) -> Decode:
-    """Return what decodes many samples at a time, with as many drafted tokens as a way has."""
+    """Return a `Decode` of many samples at a time; `lengths` has each way's draft length."""
 
     def decode(group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
         [way] = group
         requests = [
             replace(
-                each.request,
-                sampling=replace(each.request.sampling, top_p=top_p),
+                sample.request,
+                sampling=replace(sample.request.sampling, top_p=top_p),
                 max_draft_tokens=lengths[way],
             )
-            for each in samples
+            for sample in samples
         ]
         decoder.decode(requests, lambda index, completion: keep(index, {way: completion}))
 
@@ -103,7 +103,7 @@ def summarize(answered: Answered, draft_length: int, seed: int) -> Row:
         "samples": len(drafted),
         "tokens": sum(len(completion.token_ids) for completion in drafted),
         "verifications": sum(len(completion.steps) for completion in drafted),
-        # Those that measure the drafter.
+        # Verifications that measure the drafter.
         "steps": int(counts[:, 0].sum()),
         "acceptance_length": length,
         "acceptance_per_position": tuple(shares[:draft_length]),
@@ -147,7 +147,7 @@ def acceptance_table(rows: Sequence[Row]) -> str:
                 row["samples"],
                 row["steps"],
                 row["acceptance_length"],
-                " ".join(number(each.value) for each in row["acceptance_per_position"]),
+                " ".join(number(estimate.value) for estimate in row["acceptance_per_position"]),
                 share(row["identical_share"]),
             ]
             for row in rows

@@ -33,12 +33,12 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """The subcommand, as its module or package is called."""
+        """The subcommand's name, that of its module or package."""
         return self.path.partition(".")[0]
 
     @property
     def configuration(self) -> Configuration[Any]:
-        """How it comes to its settings."""
+        """The configuration that reads its settings."""
         return Configuration(f"bench {self.name}", self.settings)
 
 
@@ -57,10 +57,10 @@ MEASUREMENTS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands."""
     choices = parser.add_subparsers(metavar="WHAT", required=True)
-    for each in MEASUREMENTS:
-        child = choices.add_parser(each.name, help=each.summary, allow_abbrev=False)
-        each.configuration.add_arguments(child)
-        child.set_defaults(run_subcommand=functools.partial(_measure, each))
+    for measurement in MEASUREMENTS:
+        child = choices.add_parser(measurement.name, help=measurement.summary, allow_abbrev=False)
+        measurement.configuration.add_arguments(child)
+        child.set_defaults(run_subcommand=functools.partial(_measure, measurement))
     child = choices.add_parser("report", help="one page of the results of all these")
     report.add_arguments(child)
     child.set_defaults(run_subcommand=report.run)

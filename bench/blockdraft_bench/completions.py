@@ -37,33 +37,35 @@ class Completion:
 
         Those are the verifications of a whole draft of `draft_length` tokens that did not reach a
         stop token. Left out are drafts cut short because the completion may not get longer, and the
-        verification that gained a stop token: what comes after it is no part of the completion, so
-        how much of that draft was right is not known. It is left out however the stop token came
-        about, drafted or chosen by the target, or else missing it would count and hitting it would
-        not.
+        verification that gained a stop token: the completion ends there, so how much of that draft
+        was right is not known. It is left out whether the stop token was drafted or chosen by the
+        target. Otherwise a draft that missed it would count, and one that hit it would not.
         """
         steps = self.steps[:-1] if self.stopped else self.steps
         return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
 
 
 def divergences(
-    own: Sequence[Completion], others: Sequence[Completion]
+    completions: Sequence[Completion], baseline: Sequence[Completion]
 ) -> Iterator[tuple[int, int]]:
-    """Return which of the completions to the same prompts differ, and the first token that does.
+    """Yield the index of each pair of completions that differ, and the first differing position.
 
     If one completion is the beginning of the other, they differ where it ends.
     """
-    for index, (one, other) in enumerate(zip(own, others, strict=True)):
-        if one.token_ids != other.token_ids:
-            pairs = enumerate(zip(one.token_ids, other.token_ids, strict=False))
-            shorter = min(len(one.token_ids), len(other.token_ids))
+    for index, (completion, reference) in enumerate(zip(completions, baseline, strict=True)):
+        if completion.token_ids != reference.token_ids:
+            pairs = enumerate(zip(completion.token_ids, reference.token_ids, strict=False))
+            shorter = min(len(completion.token_ids), len(reference.token_ids))
             yield index, next((place for place, (a, b) in pairs if a != b), shorter)
 
 
-def identical_completions(own: Sequence[Completion], others: Sequence[Completion]) -> float:
+def identical_completions(
+    completions: Sequence[Completion], baseline: Sequence[Completion]
+) -> float:
     """Return the share of completions to the same prompts with the same tokens."""
     return identical_share(
-        (one.token_ids, other.token_ids) for one, other in zip(own, others, strict=True)
+        (completion.token_ids, reference.token_ids)
+        for completion, reference in zip(completions, baseline, strict=True)
     )
 
 
@@ -73,12 +75,14 @@ def speed(completions: Sequence[Completion]) -> float | None:
     return sum(completion.timed_tokens for completion in completions) / seconds if seconds else None
 
 
-def speed_ratio(own: Sequence[Completion], other: Sequence[Completion], seed: int) -> Estimate:
-    """Return the speed of `own` over that of `other`, completions to the same prompts.
+def speed_ratio(
+    completions: Sequence[Completion], baseline: Sequence[Completion], seed: int
+) -> Estimate:
+    """Return the speed of completions over that of the baseline's to the same prompts.
 
     Its interval draws prompts, each with both completions.
     """
-    [ratio] = bootstrap(_both(own, other), _ratio, seed)
+    [ratio] = bootstrap(_both(completions, baseline), _ratio, seed)
     return ratio
 
 
@@ -86,18 +90,23 @@ def mean_speed_ratio(
     pairs: Iterable[tuple[Sequence[Completion], Sequence[Completion]]], seed: int
 ) -> Estimate:
     """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
-    columns = [_both(own, other) for own, other in pairs]
+    columns = [_both(completions, baseline) for completions, baseline in pairs]
     return bootstrap_mean(columns, _ratio, lambda ratios: np.exp(np.log(ratios).mean(0)), seed)
 
 
 def _both(
-    own: Sequence[Completion], other: Sequence[Completion]
+    completions: Sequence[Completion], baseline: Sequence[Completion]
 ) -> Float[np.ndarray, "completions 4"]:
     """Return tokens and seconds of both completions to each prompt."""
     return np.array(
         [
-            (one.timed_tokens, one.decode_seconds, two.timed_tokens, two.decode_seconds)
-            for one, two in zip(own, other, strict=True)
+            (
+                completion.timed_tokens,
+                completion.decode_seconds,
+                reference.timed_tokens,
+                reference.decode_seconds,
+            )
+            for completion, reference in zip(completions, baseline, strict=True)
         ],
         np.float64,
     )

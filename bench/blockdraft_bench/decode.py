@@ -88,10 +88,10 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
     margin = ChoiceMargin(model)
     rows = [
         {
-            **summarize(each, method, length, prompts.seed),
-            "divergences": find_divergences(each, method, margin),
+            **summarize(sample_set, method, length, prompts.seed),
+            "divergences": find_divergences(sample_set, method, margin),
         }
-        for each in answered
+        for sample_set in answered
         for method, length in lengths.items()
     ]
     for engine in dict.fromkeys(decoders.values()):
@@ -120,7 +120,7 @@ def set_up(
 ) -> tuple[Decoder, dict[str, InProcessDecoder], dict[str, int]]:
     """Load target and drafters, and compile their steps.
 
-    Which layers an engine takes features from is fixed when it compiles, so each method has its
+    The feature layers of an engine are fixed when it compiles, so each method has an engine of its
     own, over the same weights; plain decoding uses the first of them.
 
     Returns:
@@ -150,9 +150,9 @@ def set_up(
 
 def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, LoadedMethod | None]:
     """Load a drafter for each method that drafts, None for prompt lookup alone."""
-    target, wanted = settings.prompts.target, settings.method
+    target, methods = settings.prompts.target, settings.method
     drafters: dict[str, LoadedMethod | None] = {}
-    for method in wanted or ("dflash", EAGLE3):
+    for method in methods or ("dflash", EAGLE3):
         if method in (PLAIN, PROMPT_LOOKUP):
             drafters |= {PROMPT_LOOKUP: None} if method == PROMPT_LOOKUP else {}
             continue
@@ -163,12 +163,12 @@ def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, Loa
             loaded = load_drafting(target, spec, capacity, block_size=settings.block_size)
         except ResolveError as error:
             # Not every target has a drafter of this method; but a named one must exist.
-            if wanted or spec != EAGLE3:
+            if methods or spec != EAGLE3:
                 raise
             print(f"without {method}: {error}", file=sys.stderr)
             continue
-        if (found := loaded.method.spec.name) != name:
-            raise BenchUsageError(f"--{name} {spec} is a drafter of the method {found}")
+        if (loaded_name := loaded.method.spec.name) != name:
+            raise BenchUsageError(f"--{name} {spec} is a drafter of the method {loaded_name}")
         drafters[method] = loaded
     return drafters
 
@@ -211,7 +211,7 @@ def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> 
             for place in range(1, draft_length + 1)
         ],
         "mean_draft_length": mean(drafted for drafted, _ in steps),
-        "identical_share": identical_completions(plain, completions),
+        "identical_share": identical_completions(completions, plain),
     }
 
 
@@ -221,13 +221,16 @@ def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) ->
     That of the speed-up is geometric.
     """
     by_temperature: dict[float, list[Answered]] = {}
-    for each in answered:
-        by_temperature.setdefault(each.temperature, []).append(each)
+    for sample_set in answered:
+        by_temperature.setdefault(sample_set.temperature, []).append(sample_set)
     rows = []
     for temperature, group in by_temperature.items():
         for method in methods:
-            pairs = [(each.completions[method], each.completions[PLAIN]) for each in group]
-            counts = [_tokens_and_steps(own) for own, _ in pairs]
+            pairs = [
+                (sample_set.completions[method], sample_set.completions[PLAIN])
+                for sample_set in group
+            ]
+            counts = [_tokens_and_steps(completions) for completions, _ in pairs]
             rows.append(
                 {
                     "method": method,
@@ -237,7 +240,7 @@ def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) ->
                         counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
                     ),
                     "identical_share": mean(
-                        identical_completions(own, plain) for own, plain in pairs
+                        identical_completions(completions, plain) for completions, plain in pairs
                     ),
                 }
             )
@@ -253,7 +256,7 @@ def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "
 
 
 def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
-    """Return a row for each dataset, temperature and method, and the means over datasets."""
+    """Return the table of each dataset, temperature and method, and of means over datasets."""
 
     def cells(row: Row, dataset: str, *times: Cell) -> list[Cell]:
         gains: list[Cell] = [
@@ -292,7 +295,7 @@ def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
 
 def divergence_line(rows: Sequence[Row]) -> str:
     """Say how many completions differ from plain decoding, and by which margins."""
-    margins = [found["logit_margin"] for row in rows for found in row["divergences"]]
+    margins = [divergence["logit_margin"] for row in rows for divergence in row["divergences"]]
     drafted = sum(row["samples"] for row in rows if row["method"] != PLAIN)
     if not drafted:
         return "No draft method was measured."

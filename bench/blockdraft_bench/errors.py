@@ -1,4 +1,4 @@
-"""What can go wrong while measuring, each with a message that says what to do."""
+"""Errors of measurements; each message says what to do."""
 
 
 class BenchError(ValueError):

@@ -79,8 +79,8 @@ def measure_here(settings: ProcessorSettings) -> Row:
     span = AT_START if settings.quick else ON_REQUEST
     test = functools.partial(enforce, allow_inexact=False, span=span)
     engine = _load(settings, target, "bfloat16", test)
-    found = engine.exactness
-    assert found is not None
+    exactness = engine.exactness
+    assert exactness is not None
     auto = serving_dtype("auto").name
     if auto != "bfloat16":
         del engine
@@ -92,10 +92,10 @@ def measure_here(settings: ProcessorSettings) -> Row:
         "processor": processor,
         "auto": auto,
         # Of bfloat16, after padding.
-        "self_test": found.summary(),
-        "plain_tokens_per_second": median(speed([each[PLAIN]]) for each in completions),
-        "drafted_tokens_per_second": median(speed([each[DRAFTED]]) for each in completions),
-        "identical": len({one.token_ids for each in completions for one in each.values()}) == 1,
+        "self_test": exactness.summary(),
+        "plain_tokens_per_second": median(speed([pair[PLAIN]]) for pair in completions),
+        "drafted_tokens_per_second": median(speed([pair[DRAFTED]]) for pair in completions),
+        "identical": len({a.token_ids for pair in completions for a in pair.values()}) == 1,
     }
     engine.close()
     return row
@@ -128,7 +128,7 @@ def _answer(target: Path, engine: InProcessDecoder) -> list[Completions]:
     decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
     rounds = [Sample("demo", number, request) for number in range(ROUNDS)]
     completions: list[Completions] = []
-    decoder((PLAIN, DRAFTED), rounds, lambda _, found: completions.append(found))
+    decoder((PLAIN, DRAFTED), rounds, lambda _, pair: completions.append(pair))
     return completions
 
 

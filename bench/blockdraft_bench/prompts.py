@@ -29,7 +29,7 @@ class PromptSet:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a target is asked: itself, its tokenizer, and the prompts of each dataset."""
+    """A target, its tokenizer, and the prompts of each dataset."""
 
     target: Path
     tokenizer: Tokenizer
@@ -57,20 +57,21 @@ def prepare(settings: PromptSettings) -> Prepared:
     for dataset in datasets:
         chosen = choose_samples(dataset.samples, settings.samples, settings.seed)
         prompts = [
-            Prompt(each.sample_id, chat_prompt(each.text, tokenizer, settings.max_prompt_tokens))
-            for each in chosen
+            Prompt(
+                sample.sample_id, chat_prompt(sample.text, tokenizer, settings.max_prompt_tokens)
+            )
+            for sample in chosen
         ]
         prompt_sets.append(PromptSet(dataset.name, tuple(prompts)))
     return Prepared(target, tokenizer, prompt_sets)
 
 
 def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, ...]:
-    """Return one user message in the target's chat template.
+    """Return the token ids of a user message in the target's chat template.
 
-    A message that is too long loses its end: what is kept is the longest beginning of the text
-    with which the whole prompt fits. The template stays whole, so the prompt still ends where
-    the completion is to begin.
-    Where not even an empty message fits, that is refused.
+    A message that is too long loses its end: only the longest beginning stays with which the whole
+    prompt fits. The template stays whole, so the prompt still ends where the completion is to
+    begin. `BenchUsageError` if not even an empty message fits.
     """
 
     def encoded(length: int) -> tuple[int, ...]:

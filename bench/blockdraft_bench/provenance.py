@@ -1,4 +1,4 @@
-"""What a result was measured with: command, environment, code, packages, machine."""
+"""The circumstances of a measurement: command, environment, code, packages, machine."""
 
 import hashlib
 import importlib.metadata
@@ -40,7 +40,7 @@ class Hardware:
 
     @property
     def device(self) -> str:
-        """What computes."""
+        """The accelerators, or else the processor."""
         return self.accelerator or self.cpu
 
 
@@ -53,11 +53,11 @@ class Target:
 
     @classmethod
     def of(cls, checkpoint: "Checkpoint") -> "Target":
-        """Return what is said of a checkpoint."""
+        """Return the target of a checkpoint."""
         return cls(checkpoint.fingerprint, checkpoint.config.name)
 
     def __str__(self) -> str:
-        """Return what to call it in captions."""
+        """Return its name in captions."""
         return f"{self.name} ({self.fingerprint})"
 
 
@@ -71,13 +71,13 @@ class Drafter:
     block_size: int
 
     def __str__(self) -> str:
-        """Return what to call it in captions."""
+        """Return its name in captions."""
         trained = "trained" if self.trained else "untrained"
         return f"{trained} {self.method} drafter ({self.fingerprint}, blocks of {self.block_size})"
 
 
 def digest(*parts: object) -> str:
-    """Return 16 hexadecimal digits that stand for dataclasses, numbers, texts, and what holds them.
+    """Return a digest of dataclasses, numbers, texts and their containers, 16 hexadecimal digits.
 
     The order of sets and of mappings does not matter.
     """
@@ -96,13 +96,15 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def packages() -> list[Path]:
     """Return the folders of all packages of this product that can be imported."""
-    found = [each.name for each in pkgutil.iter_modules() if each.name.startswith("blockdraft_")]
-    specs = map(importlib.util.find_spec, sorted(found))
+    names = [
+        module.name for module in pkgutil.iter_modules() if module.name.startswith("blockdraft_")
+    ]
+    specs = map(importlib.util.find_spec, sorted(names))
     return [Path(spec.origin).parent for spec in specs if spec and spec.origin]
 
 
 def source_digest(folders: Sequence[Path]) -> str:
-    """Return 16 hexadecimal digits that stand for all Python files in packages as they are now."""
+    """Return a digest of all Python files in packages as they are now, 16 hexadecimal digits."""
     files = [(file, folder) for folder in folders for file in folder.rglob("*.py")]
     return digest(
         {str(file.relative_to(folder.parent)): file.read_bytes() for file, folder in files}
@@ -110,17 +112,17 @@ def source_digest(folders: Sequence[Path]) -> str:
 
 
 def commit(folders: Sequence[Path]) -> str | None:
-    """Return the commit the code in some folders is at, with "-dirty" if it is other code.
+    """Return the commit of the code in some folders, with "-dirty" if it was changed since.
 
     Changed files of the whole checkout count, and new ones that Python would find in the folders.
     None outside git, and of an installed copy, which may lie in the checkout of something else.
     """
-    known = [str(folder / "__init__.py") for folder in folders]
+    init_files = [str(folder / "__init__.py") for folder in folders]
     head = _git(folders[0], "rev-parse", "HEAD")
-    if head is None or _git(folders[0], "ls-files", "--error-unmatch", *known) is None:
+    if head is None or _git(folders[0], "ls-files", "--error-unmatch", *init_files) is None:
         return None
     changed = _git(folders[0], "diff", "--name-only", "HEAD")
-    new = _git(folders[0], "ls-files", "--others", "--", *(f"{each}/*.py" for each in folders))
+    new = _git(folders[0], "ls-files", "--others", "--", *(f"{folder}/*.py" for folder in folders))
     return head if changed == new == "" else f"{head}-dirty"
 
 
@@ -153,9 +155,9 @@ def _version(package: str) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

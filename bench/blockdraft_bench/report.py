@@ -46,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
     output = args.output or RESULTS / f"report-{datetime.date.today()}"
     output.mkdir(parents=True, exist_ok=True)
     parts = ["# Benchmarks\n"]
-    for name, found in files.items():
-        parts += [f"## {TITLES[name]}\n"] if found else []
-        for number, file in enumerate(found, 1):
+    for name, reports in files.items():
+        parts += [f"## {TITLES[name]}\n"] if reports else []
+        for number, file in enumerate(reports, 1):
             parts.append(file.with_suffix(".md").read_text("utf-8"))
             figure = file.with_suffix(".png")
             if figure.exists():
@@ -62,23 +62,23 @@ def run(args: argparse.Namespace) -> None:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return each file once: those given, and those of measurements in folders given."""
-    found: list[Path] = []
+    """Return the files named, and the reports in the folders named, each once."""
+    files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = [file for name in TITLES for file in sorted(path.rglob(f"{name}.json"))]
             if not inside:
                 raise BenchUsageError(f"{path} has no results of a measurement")
-            found += inside
+            files += inside
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise BenchUsageError(f"{path} does not exist")
-    return list(dict.fromkeys(file.resolve() for file in found))
+    return list(dict.fromkeys(file.resolve() for file in files))
 
 
 def measurement_of(file: Path) -> str:
-    """Return which measurement a JSON report is of."""
+    """Return the name of the measurement that a JSON report is of."""
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What every measurement finds: named facts and rows of numbers, as JSON, Markdown and a picture.
+"""The result of a measurement: named facts and rows of numbers, as JSON, Markdown and a picture.
 
 In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_completions` side by side, and a
 tuple of them as three lists, so that a reader of the file gets plain numbers. Figures are
@@ -24,7 +24,7 @@ BAR_SPACE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a measurement found: facts, such as its target, rows, and the same for people."""
+    """The result of a measurement: facts, such as its target, rows, a page and a figure."""
 
     facts: Mapping[str, Any]
     results: Sequence[Row]
@@ -33,7 +33,7 @@ class Result:
 
 
 def to_json(fields: Mapping[str, Any]) -> str:
-    """Return JSON as people read it; refuses numbers that are not finite, which should be None."""
+    """Return indented JSON; numbers that are not finite are refused: they should be None."""
     return json.dumps(_spread(fields), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -57,8 +57,8 @@ def _spread(value: Any) -> Any:
     return spread
 
 
-def _parts(found: Estimate) -> tuple[Any, ...]:
-    return found.value, found.ci95, found.completions
+def _parts(estimate: Estimate) -> tuple[Any, ...]:
+    return estimate.value, estimate.ci95, estimate.completions
 
 
 def page(*parts: str) -> str:
@@ -67,12 +67,12 @@ def page(*parts: str) -> str:
 
 
 def bullets(items: Iterable[str]) -> str:
-    """Return a list; nothing of no items."""
+    """Return a list in Markdown; empty if there are no items."""
     return "\n".join(f"- {item}" for item in items)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table, nothing if it has no rows; what is no text or whole number by `number`."""
+    """Return a table in Markdown, empty without rows; `number` formats fractions and estimates."""
     body = [[cell if isinstance(cell, str) else _text(cell) for cell in row] for row in rows]
     if not body:
         return ""
@@ -84,14 +84,14 @@ def number(
     value: float | Estimate | None, digits: int = 2, unit: str = "", *, factor: float = 1.0
 ) -> str:
     """Return a number times `factor`, with its interval if it has one; a dash for None."""
-    found = value if isinstance(value, Estimate) else Estimate(value, None, 0)
-    if found.value is None:
+    estimate = value if isinstance(value, Estimate) else Estimate(value, None, 0)
+    if estimate.value is None:
         return "-"
-    text = f"{factor * found.value:.{digits}f}{unit}"
-    if found.ci95 is None:
+    text = f"{factor * estimate.value:.{digits}f}{unit}"
+    if estimate.ci95 is None:
         return text
-    edges = ", ".join(f"{factor * edge:.{digits}f}" for edge in found.ci95)
-    return f"{text} [{edges}; n = {found.completions}]"
+    edges = ", ".join(f"{factor * edge:.{digits}f}" for edge in estimate.ci95)
+    return f"{text} [{edges}; n = {estimate.completions}]"
 
 
 def share(value: float | None) -> str:
@@ -118,17 +118,17 @@ def draw(rows: Sequence[Row], x: str, y: str, by: Sequence[str], *, log: bool = 
     figure = Figure(figsize=(4 + 0.6 * len(places), 4.5), layout="constrained")
     axes = figure.subplots()
     width = BAR_SPACE / max(1, len(series))
-    for index, (label, own) in enumerate(series.items()):
-        values = [value_and_range(row[y]) for row in own]
+    for index, (label, members) in enumerate(series.items()):
+        values = [value_and_range(row[y]) for row in members]
         middles = [value for value, _, _ in values]
         ranges = [[below for _, below, _ in values], [above for _, _, above in values]]
         if named:
             shift = (index - (len(series) - 1) / 2) * width
-            spots = [places.index(row[x]) + shift for row in own]
+            spots = [places.index(row[x]) + shift for row in members]
             axes.bar(spots, middles, width, yerr=ranges, capsize=3, label=label)
         else:
-            own_places = [row[x] for row in own]
-            axes.errorbar(own_places, middles, yerr=ranges, marker="o", capsize=3, label=label)
+            spots = [row[x] for row in members]
+            axes.errorbar(spots, middles, yerr=ranges, marker="o", capsize=3, label=label)
     if named:
         axes.set_xticks(range(len(places)), places, rotation=45, ha="right")
     if log:

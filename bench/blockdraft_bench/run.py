@@ -51,12 +51,12 @@ class Phase:
     task: "TaskID"
 
     def advance(self, description: str | None = None) -> None:
-        """Show that one more piece is done, and what it is at now."""
+        """Show one more finished piece, and the description of the next."""
         self.progress.update(self.task, advance=1, description=description)
 
-    def reach(self, done: int, total: int) -> None:
-        """Show how many of how many pieces are done."""
-        self.progress.update(self.task, completed=done, total=total)
+    def reach(self, count: int, total: int) -> None:
+        """Show that `count` of `total` pieces are finished."""
+        self.progress.update(self.task, completed=count, total=total)
 
 
 class Run:
@@ -71,7 +71,7 @@ class Run:
 
         Args:
             benchmark: Name of the measurement, and of its files.
-            flags: Those that mean its settings, wherever these came from.
+            flags: The flags that give its settings, wherever these came from.
             output: Where its files go, and what it prints.
         """
         self.benchmark = benchmark
@@ -109,7 +109,7 @@ class Run:
         return Phase(self._progress, self._progress.add_task(description, total=total))
 
     def identify(self, *settings: object) -> None:
-        """Set what identifies a stored result beside its key; once, before a store is opened.
+        """Set the settings that identify stored results beside their keys, before opening a store.
 
         The same measurement of the same day finds its folder again, and in it only results that
         were measured with the same settings by the same code, packages and processor.
@@ -118,7 +118,7 @@ class Run:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """The folder of the files, made if need be; without a store, all flags tell it apart."""
+        """The folder of the files, made if need be; without a store, its name is of all flags."""
         identity = self._identity or digest(self._source, versions(), self._command)
         name = f"{self.benchmark}-{datetime.date.today()}-{identity}"
         folder = self._output.output or RESULTS / name
@@ -169,7 +169,7 @@ def sample_in_rounds(
     samples: dict[Point, list[Any]] = {point: [] for point in measures}
     rng = random.Random(0)
     for turn in range(uncounted + runs):
-        # What ran just before leaves its traces in the processor's caches.
+        # The call before leaves its traces in the processor's caches.
         for point in rng.sample(list(measures), len(measures)):
             sample = measures[point]()
             if turn >= uncounted:

@@ -29,7 +29,7 @@ PeerName = Literal["llama.cpp", "transformers"]
 
 @dataclass(frozen=True, slots=True)
 class PromptSettings:
-    """Which prompts a target answers, and how far."""
+    """Settings of the prompts that a target answers, and of the lengths."""
 
     dataset: tuple[str, ...] = setting(
         ("starter",),
@@ -70,7 +70,7 @@ class PromptSettings:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """Where the result goes."""
+    """Settings of the output."""
 
     output: Path | None = setting(
         None,
@@ -82,7 +82,7 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceSettings:
-    """What `bench acceptance` is told."""
+    """Settings of `bench acceptance`."""
 
     prompts: PromptSettings = group(
         lambda: PromptSettings(samples=32, max_tokens=256, max_prompt_tokens=1024)
@@ -108,7 +108,7 @@ class AcceptanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
-    """What `bench decode` is told."""
+    """Settings of `bench decode`."""
 
     prompts: PromptSettings = group(PromptSettings)
     method: tuple[DraftMethod, ...] = setting(
@@ -129,13 +129,13 @@ class DecodeSettings:
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check what the parts demand of each other."""
+        """Check that the parts agree with each other."""
         self.prompts.check_timed()
 
 
 @dataclass(frozen=True, slots=True)
 class PeersSettings:
-    """What `bench peers` is told."""
+    """Settings of `bench peers`."""
 
     prompts: PromptSettings = group(PromptSettings)
     rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
@@ -153,13 +153,13 @@ class PeersSettings:
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check what the parts demand of each other."""
+        """Check that the parts agree with each other."""
         self.prompts.check_timed()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorSettings:
-    """What `bench processor` is told."""
+    """Settings of `bench processor`."""
 
     cores: tuple[int, ...] = setting(
         (),
@@ -178,7 +178,7 @@ class ProcessorSettings:
 
 @dataclass(frozen=True, slots=True)
 class KFlatSettings:
-    """What `bench kflat` is told."""
+    """Settings of `bench kflat`."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     max_tokens: int = setting(
@@ -223,7 +223,7 @@ class KFlatSettings:
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check what the parts demand of each other, and that there is anything to do."""
+        """Check that the parts agree with each other, and that there is anything to do."""
         for batch in self.batch:
             if batch > self.max_tokens or batch & (batch - 1):
                 raise ValueError(
@@ -236,7 +236,7 @@ class KFlatSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What `bench link` is told."""
+    """Settings of `bench link`."""
 
     width: tuple[int, ...] = setting(
         (2880, 4096, 20480),
@@ -260,7 +260,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchemasSettings:
-    """What `bench schemas` is told."""
+    """Settings of `bench schemas`."""
 
     schemas: Path | None = setting(
         None, "a `.jsonl.gz` of schemas; unset: those that come with the package", metavar="FILE"
@@ -297,6 +297,6 @@ class SchemasSettings:
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check what the parts demand of each other."""
+        """Check that the parts agree with each other."""
         if self.unconstrained and self.address is None:
             raise ValueError("--unconstrained is for a service: say --address")

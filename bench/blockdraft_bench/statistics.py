@@ -17,7 +17,7 @@ RESAMPLES = 2000
 # Fewer completions tell too little of others for an interval.
 LEAST_COMPLETIONS = 8
 
-# Computes numbers of each row of sums; what comes out not finite is undefined.
+# Computes numbers of each row of sums; a number that is not finite is undefined.
 Ratios = Callable[[Float[np.ndarray, "rows columns"]], Float[np.ndarray, "rows numbers"]]
 
 
@@ -28,7 +28,7 @@ class Estimate:
     value: float | None  # the number; None if nothing measured it
     # Its 95 % interval; None with fewer than `LEAST_COMPLETIONS`, whoever computed it.
     ci95: tuple[float, float] | None
-    completions: int  # how many it rests on: those that would define it by themselves
+    completions: int  # number of those that would define it by themselves
 
     def __post_init__(self) -> None:
         """Drop an interval that rests on too few completions."""
@@ -79,7 +79,7 @@ def bootstrap_mean(
 
 
 def estimate(value: float, drawn: Float[np.ndarray, " resamples"], completions: int) -> Estimate:
-    """Return a number with the interval of its resampled values; what is not finite is unknown."""
+    """Return a number with the interval of its resampled values; None for a value not finite."""
     defined = drawn[np.isfinite(drawn)]
     interval = None
     if defined.size:
@@ -103,8 +103,8 @@ def percentiles(
     values: Sequence[float] | Float[np.ndarray, " values"], percents: Sequence[int | float]
 ) -> tuple[float, ...]:
     """Return percentiles of at least one value, linear between neighbours."""
-    found = np.percentile(values, percents)
-    return tuple(float(value) for value in found)
+    points = np.percentile(values, percents)
+    return tuple(float(point) for point in points)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float] | None:
@@ -116,17 +116,17 @@ def quartiles(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Return the median of the values that are known; None if none is."""
-    known = [value for value in values if value is not None]
-    return float(statistics.median(known)) if known else None
+    """Return the median of the values that are not None; None if there are none."""
+    numbers = [value for value in values if value is not None]
+    return float(statistics.median(numbers)) if numbers else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the arithmetic mean of the values that are known; None if none is."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    """Return the arithmetic mean of the values that are not None; None if there are none."""
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if numbers else None
 
 
 def identical_share(pairs: Iterable[tuple[object, object]]) -> float:
     """Return the share of at least one pair whose two sides are equal."""
-    return statistics.fmean(one == other for one, other in pairs)
+    return statistics.fmean(left == right for left, right in pairs)

@@ -1,6 +1,6 @@
-"""What is measured, on disk as it comes, so that an interrupted measurement goes on.
+"""Results on disk, written as they come, so that an interrupted measurement goes on.
 
-One JSON object a line: the settings it was measured under, when that ended, its key and the record.
+One JSON object a line: the settings of a result, the time of its end, its key and the record.
 A key is a tuple of texts and numbers, a record a frozen dataclass.
 """
 
@@ -22,10 +22,10 @@ class ResultStore(Generic[Record]):
     """The records so far under one choice of settings; each key has at most one."""
 
     def __init__(self, record: Any, settings: str, path: Path) -> None:
-        """Read what is there.
+        """Read the records that are there.
 
         Args:
-            record: Type of what is kept, as msgspec takes it.
+            record: Type of a record, as msgspec takes it.
             settings: Digest of all that decides a record beside its key. Lines with another one
                 are left alone.
             path: The file, made when the first record comes.
@@ -47,7 +47,7 @@ class ResultStore(Generic[Record]):
         return self._records.get(key)
 
     def announce(self, keys: Sequence[Key]) -> None:
-        """Say on stderr how many of a run's keys are not measured anew, and from when they are."""
+        """Say on stderr how many of a run's keys have results, and when those were measured."""
         times = sorted(self._times[key] for key in keys if key in self._times)
         if times:
             first, last = (f"{time.astimezone():%Y-%m-%d %H:%M}" for time in (times[0], times[-1]))

@@ -178,7 +178,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         return await self._call(self._stub.Tokenize, request, Tokenization.from_proto, options)
 
     async def model(self, name: str = "", **options: Unpack[CallOptions]) -> ModelInfo:
-        """Return what is served under `name`; empty means the model this server serves."""
+        """Return the model served under `name`; empty means the model this server serves."""
         request = inference_pb2.GetModelRequest(model=name)
         return await self._call(self._stub.GetModel, request, ModelInfo.from_proto, options)
 
@@ -194,15 +194,15 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         """Wait until the server takes requests; see `Client.wait_ready`."""
         deadline = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest()
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             # A connection that breaks is one more way of not being ready yet.
             with contextlib.suppress(ConnectionFailedError, DeadlineExceededError):
                 status = await self._call(
-                    self._check, request, HealthStatus.from_proto, {"timeout": left}, True
+                    self._check, request, HealthStatus.from_proto, {"timeout": remaining}, True
                 )
                 if status is HealthStatus.SERVING:
                     return
-            await asyncio.sleep(min(READY_POLL_SECONDS, left))
+            await asyncio.sleep(min(READY_POLL_SECONDS, remaining))
         raise self._not_ready(timeout)
 
     async def _call(

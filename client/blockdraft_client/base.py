@@ -35,7 +35,7 @@ _LONGEST_SECONDS = 1e9
 
 
 class ClientBase(Generic[ChannelT]):
-    """Where the server is and how to call it: arguments first, then BLOCKDRAFT_* variables.
+    """Address and call options of a server: arguments first, then BLOCKDRAFT_* variables.
 
     Attributes:
         target: Address of the server, with its port.
@@ -75,8 +75,8 @@ class ClientBase(Generic[ChannelT]):
         file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
         # The second variable is the deprecated name of the first.
-        known = os.environ.get("BLOCKDRAFT_ADDRESS") or os.environ.get("BLOCKDRAFT_TARGET")
-        self.target = with_port(target or known or DEFAULT_ADDRESS)
+        variable = os.environ.get("BLOCKDRAFT_ADDRESS") or os.environ.get("BLOCKDRAFT_TARGET")
+        self.target = with_port(target or variable or DEFAULT_ADDRESS)
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None
@@ -99,7 +99,7 @@ class ClientBase(Generic[ChannelT]):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Do what can be done before the first call."""
+        """Open the connection, if it is to be open before the first call."""
 
     def _call_arguments(
         self, timeout: float | None = None, metadata: Metadata = ()
@@ -118,7 +118,7 @@ class ClientBase(Generic[ChannelT]):
             "metadata": (*authorization, *self._metadata, *metadata),
         }
 
-    def _deadline(self, timeout: float | None = None, **other: object) -> str:
+    def _deadline(self, timeout: float | None = None, **options: object) -> str:
         """Return the deadline of a call in words, for the error if it passes."""
         if timeout is not None:
             return f"the call's timeout of {timeout:g} s"
@@ -135,8 +135,8 @@ def _tls_config(tls: bool | TLSConfig | None, *, encrypt: bool) -> TLSConfig | N
     if isinstance(tls, TLSConfig):
         return tls
     ca_path = os.environ.get("BLOCKDRAFT_CA_CERT") or None
-    wanted = tls if tls is not None else encrypt or ca_path is not None
-    return TLSConfig.from_files(ca_certificate=ca_path) if wanted else None
+    use_tls = tls if tls is not None else encrypt or ca_path is not None
+    return TLSConfig.from_files(ca_certificate=ca_path) if use_tls else None
 
 
 def all_channel_options(

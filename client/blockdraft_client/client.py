@@ -110,7 +110,7 @@ class Client(ClientBase[grpc.Channel]):
         return self._call(self._stub.Tokenize, request, Tokenization.from_proto, options)
 
     def model(self, name: str = "", **options: Unpack[CallOptions]) -> ModelInfo:
-        """Return what is served under `name`; empty means the model this server serves."""
+        """Return the model served under `name`; empty means the model this server serves."""
         request = inference_pb2.GetModelRequest(model=name)
         return self._call(self._stub.GetModel, request, ModelInfo.from_proto, options)
 
@@ -129,15 +129,15 @@ class Client(ClientBase[grpc.Channel]):
         """
         deadline = time.monotonic() + timeout
         request = health_pb2.HealthCheckRequest()
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             # A connection that breaks is one more way of not being ready yet.
             with contextlib.suppress(ConnectionFailedError, DeadlineExceededError):
                 status = self._call(
-                    self._check, request, HealthStatus.from_proto, {"timeout": left}, True
+                    self._check, request, HealthStatus.from_proto, {"timeout": remaining}, True
                 )
                 if status is HealthStatus.SERVING:
                     return
-            time.sleep(min(READY_POLL_SECONDS, left))
+            time.sleep(min(READY_POLL_SECONDS, remaining))
         raise self._not_ready(timeout)
 
     def _call(

@@ -1,4 +1,4 @@
-"""What a completion must look like. No gRPC."""
+"""Constraints on completions. No gRPC."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ class FreeText:
     """Text that is not restricted, such as a model's thoughts.
 
     Attributes:
-        end: What ends it, the first time it occurs.
-        begin: What begins it; without it at its beginning, a completion has no such text. Empty if
-            the prompt has begun it.
+        end: Text that ends it, the first time it occurs.
+        begin: Text that begins it; a completion that does not begin with it has no such text. Empty
+            if the prompt has begun it.
     """
 
     end: str
@@ -41,10 +41,10 @@ class StructuralTag:
 
     Attributes:
         begin: The text before the JSON.
-        json_schema: What is between.
+        json_schema: The schema of the JSON.
         end: The text after the JSON.
-        trigger: What begins the part in free text; `begin` starts with it. Empty stands for the
-            whole of `begin`.
+        trigger: Text that begins the part in free text; `begin` starts with it. Empty stands for
+            the whole of `begin`.
     """
 
     begin: str
@@ -70,7 +70,7 @@ class StructuralTags:
 
 @dataclass(frozen=True, slots=True)
 class OutputConstraint:
-    """What a completion must look like, in exactly one of six kinds.
+    """A constraint on a completion, of exactly one of six kinds.
 
     Attributes:
         json_schema: JSON that is valid under this JSON Schema.
@@ -79,7 +79,7 @@ class OutputConstraint:
         choice: One of these texts.
         grammar: A grammar in the Lark format of llguidance.
         structural_tags: Text with parts of another form in it.
-        free_text: What may come before, whatever the kind; None if nothing may.
+        free_text: Text that may come before, whatever the kind; None if none may.
     """
 
     json_schema: Schema | None = None
@@ -92,10 +92,10 @@ class OutputConstraint:
 
     def __post_init__(self) -> None:
         """Check that there is one kind."""
-        given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
-        if len(given) != 1:
+        kinds = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if len(kinds) != 1:
             raise ValueError(
-                f"a constraint has one of {', '.join(_KINDS)}; got {', '.join(given) or 'none'}"
+                f"a constraint has one of {', '.join(_KINDS)}; got {', '.join(kinds) or 'none'}"
             )
         if isinstance(self.choice, str):
             raise TypeError(f"choice is a list of texts, got the text {self.choice!r}")

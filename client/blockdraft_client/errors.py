@@ -33,7 +33,7 @@ class BlockdraftError(Exception):
 
     Attributes:
         message: One sentence for a person.
-        partial: What had arrived when a stream broke; None when nothing had.
+        partial: The part that had arrived when a stream broke; None when nothing had.
     """
 
     def __init__(self, message: str, *, partial: "PartialCompletion | None" = None) -> None:

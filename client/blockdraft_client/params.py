@@ -62,7 +62,7 @@ class SamplingParams:
         allowed_token_ids: The only tokens to generate; all if there are none.
         bad_words: Text or texts that are not generated, in the model's usual tokens.
         min_tokens: Tokens to generate before anything but a limit may end the completion.
-        constraint: What the completion must look like; None means anything.
+        constraint: The form that the completion must have; None means any.
     """
 
     max_tokens: int | None = None

@@ -32,7 +32,7 @@ _WIRE_NAMES = {
 def generation_request(
     kind: type[RequestT], prompt: Prompt, options: GenerationOptions
 ) -> tuple[RequestT, CallOptions, OutputConstraint | None]:
-    """Return the request for one completion, how to send it, and by what to parse the completion.
+    """Return the request for one completion, the options of its call, and its form.
 
     `TypeError` if prompt or constraint have none of the forms, or there is no such option;
     `ValueError` if a message or the priority is malformed.
@@ -103,7 +103,7 @@ def _with(
     tools: Sequence[Mapping[str, Any]] | None,
     template_arguments: Mapping[str, Any] | None,
 ) -> inference_pb2.Prompt:
-    """Add what is for the chat template, which only a conversation goes through."""
+    """Add the options of the chat template, which only a conversation goes through."""
     if not tools and not template_arguments:
         return prompt
     if prompt.WhichOneof("content") != "conversation":

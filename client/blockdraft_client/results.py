@@ -103,13 +103,13 @@ class Completion(Generic[ParsedT]):
         token_ids: The generated token ids, the stopping token included.
         log_probs: One per token id; empty unless asked for.
         finish_reason: Why generation ended.
-        usage: What the request consumed.
+        usage: Tokens, steps and time of the request.
         request_id: Identifier of the request.
         model: Name of the model that answered.
         prompt_log_probs: One per token of the prompt; empty unless asked for. The first one, which
             nothing precedes, is 0.
         proto: The message this was read from.
-        parsed: What a `response_format` made of the text: an instance of its class, or the JSON as
+        parsed: The text read by a `response_format`: an instance of its class, or the JSON as
             Python's values; None without one, and for formats other than JSON.
     """
 
@@ -216,7 +216,7 @@ class ExactnessInfo:
     padded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Say it in a few words."""
+        """Return the result in a few words."""
         if self.padded:
             return f"exact in {self.dtype}, {len(self.padded)} step shapes padded"
         if self.exact:
@@ -235,7 +235,7 @@ class ModelInfo:
         max_context_tokens: Most tokens a prompt and its completion may have together.
         drafter: The attached drafter; None while none is connected.
         server_version: Version of the server.
-        exactness: What the verifier's self-test found; None if it has made none.
+        exactness: Result of the verifier's self-test; None if it has made none.
         proto: The message this was read from.
     """
 
@@ -262,9 +262,9 @@ class ModelInfo:
             )
         exactness = None
         if proto.HasField("exactness"):
-            found = proto.exactness
+            message = proto.exactness
             exactness = ExactnessInfo(
-                found.exact, found.dtype, tuple(found.classes), tuple(found.padded)
+                message.exact, message.dtype, tuple(message.classes), tuple(message.padded)
             )
         return cls(
             name=proto.model,

@@ -28,7 +28,7 @@ CallT = TypeVar("CallT")
 
 
 class StreamedCompletion(Generic[CallT, ParsedT]):
-    """What has arrived of a streamed completion; `Stream` and `AsyncStream` add the waiting."""
+    """The arrived part of a streamed completion; `Stream` and `AsyncStream` add the waiting."""
 
     def __init__(
         self, call: CallT, target: str, deadline: str, form: OutputConstraint | None = None
@@ -55,7 +55,7 @@ class StreamedCompletion(Generic[CallT, ParsedT]):
 
     @property
     def usage(self) -> Usage | None:
-        """What the request consumed; None before the last chunk."""
+        """Tokens, steps and time of the request; None before the last chunk."""
         return Usage.from_proto(self._whole.usage) if self._whole.HasField("usage") else None
 
     @property
@@ -89,7 +89,7 @@ class StreamedCompletion(Generic[CallT, ParsedT]):
         return Chunk.from_proto(message)
 
     def _completion(self) -> Completion[ParsedT]:
-        """Return what has arrived as one completion."""
+        """Return the messages so far as one completion."""
         whole = inference_pb2.GenerateResponse()
         whole.CopyFrom(self._whole)
         whole.text = self.text

@@ -1,4 +1,4 @@
-"""What a request consumed, and figures derived from it."""
+"""The usage of a request: tokens, steps and time, and figures derived from them."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from blockdraft_protos.v1 import inference_pb2
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Where the time of decoding steps went.
+    """The time of decoding steps by part, in seconds.
 
     Attributes:
         verify: In the target's forward pass.
@@ -34,7 +34,7 @@ class StepSeconds:
 @takes_old_names
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request consumed.
+    """Tokens, steps and time of a request.
 
     Attributes:
         prompt_tokens: Tokens of the prompt.

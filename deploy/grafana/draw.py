@@ -55,12 +55,12 @@ class Window:
 
 def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the panels that show something, also those of collapsed rows."""
-    panels = [inner for each in dashboard["panels"] for inner in (each, *each.get("panels", ()))]
+    panels = [inner for outer in dashboard["panels"] for inner in (outer, *outer.get("panels", ()))]
     return [panel for panel in panels if panel["type"] != "row"]
 
 
 def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:
-    """Draw a dashboard, as Grafana imports it; return how many of its panels have data."""
+    """Draw a dashboard, as Grafana imports it; return the number of its panels with data."""
     panels = panels_of(dashboard)
     heights = sorted({panel["gridPos"]["y"] for panel in panels})
     rows = len(heights)
@@ -80,25 +80,25 @@ def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:
 
 def _draw_panel(axes: Axes, panel: dict[str, Any], window: Window) -> bool:
     defaults = panel["fieldConfig"]["defaults"]
-    seen: list[float] = []
+    finite_values: list[float] = []
     for target in panel["targets"]:
-        for one in window.series(target["expr"]):
-            times = [point[0] - window.start for point in one["values"]]
-            values = [float(point[1]) for point in one["values"]]
+        for series in window.series(target["expr"]):
+            times = [point[0] - window.start for point in series["values"]]
+            values = [float(point[1]) for point in series["values"]]
             axes.plot(
                 times,
                 values,
                 marker="." if len(times) < 5 else None,
-                label=_legend(target["legendFormat"], one["metric"]),
+                label=_legend(target["legendFormat"], series["metric"]),
             )
-            seen += filter(math.isfinite, values)
+            finite_values += filter(math.isfinite, values)
     axes.set_title(f"{panel['title']} ({_UNITS.get(defaults['unit'], 'number')})", fontsize=9)
     axes.set_xlim(0, window.end - window.start)
     axes.tick_params(labelsize=7)
-    if not seen:
+    if not finite_values:
         axes.text(0.5, 0.5, defaults["noValue"], transform=axes.transAxes, ha="center")
         return False
-    axes.set_ylim(1.1 * min(*seen, 0), 1.1 * max(seen) or 1)
+    axes.set_ylim(1.1 * min(*finite_values, 0), 1.1 * max(finite_values) or 1)
     if steps := defaults.get("thresholds", {}).get("steps"):
         axes.axhline(steps[-1]["value"], color="red", linewidth=0.8, linestyle="--")
     handles, labels = axes.get_legend_handles_labels()

@@ -1,8 +1,8 @@
-"""What Grafana's dashboards are made of: queries written shorter, panels as plain dictionaries.
+"""Parts of Grafana's dashboards: queries written shorter, panels as plain dictionaries.
 
-Queries over a window use Grafana's `$__rate_interval`; all are of the processes chosen in
-`instance`, but for what deploy/prometheus/rules.yaml records, which is shown as recorded. Grafana
-fills in whatever is left out of a panel: only what differs from its defaults is said.
+Queries over a window use Grafana's `$__rate_interval`. All are of the processes chosen in
+`instance`, but for series that deploy/prometheus/rules.yaml records, which are shown as recorded.
+Panels say only where they differ from Grafana's defaults.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def total(name: str, by: str = "") -> str:
 
 
 def mean(name: str, by: str = "") -> str:
-    """Return the mean of what a histogram observed."""
+    """Return the mean of a histogram's observations."""
     return share(rate(f"{name}_sum", by), rate(f"{name}_count", by))
 
 
@@ -74,7 +74,7 @@ def share(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
-# What happened is drawn as a line across all panels.
+# Events, each drawn as a line across all panels.
 _ANNOTATIONS: list[Json] = [
     {
         "name": name,
@@ -106,12 +106,12 @@ _ANNOTATIONS: list[Json] = [
 class Panel:
     """One panel."""
 
-    title: str  # what it shows
+    title: str  # its title
     # PromQL by the name of its series, which may have labels: `{{source}}`.
     queries: Mapping[str, str]
     # Grafana's name of the unit: `s`, `percentunit`, `reqps`, `short` and so on.
     unit: str = "short"
-    description: str = ""  # what to know when reading it
+    description: str = ""  # an explanation for its readers
     threshold: float | None = None  # A value above which (or, if `below`, under which) it turns red
     below: bool = False  # see `threshold`
     # `timeseries`, or `stat` for the newest value.
@@ -162,7 +162,7 @@ class Dashboard:
     collapsed: Collection[str] = ()  # titles of those that a click opens
 
     def json(self) -> Json:
-        """Return what Grafana imports."""
+        """Return the dashboard in the form that Grafana imports."""
         panels: list[Json] = []
         numbers = itertools.count(1)
         y = 0
@@ -182,11 +182,11 @@ class Dashboard:
             y += 1
             for row in rows:
                 width = _COLUMNS // len(row)
-                made = [
+                row_panels = [
                     panel.json(next(numbers), column * width, y, width)
                     for column, panel in enumerate(row)
                 ]
-                (inside if collapsed else panels).extend(made)
+                (inside if collapsed else panels).extend(row_panels)
                 y += _HEIGHT
         return {
             "uid": f"blockdraft-{self.name}",

@@ -47,14 +47,14 @@ logger = logging.getLogger(__name__)
 SERVICE_NAME = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name
 
 
-# Of the memory that weights leave, where the target's KV cache needs the rest.
+# Share of the memory that weights leave; the target's KV cache needs the rest.
 _SHARE_BESIDE_TARGET = 1 / 4
 
 
 class HostTarget(NamedTuple):
     """The target of a drafter that shares its process and devices."""
 
-    # None where the target keeps them in a form that a drafter cannot use.
+    # Its embedding and head; None where a drafter cannot use their form.
     matrices: EmbeddingAndHead | None
     arrays: object  # all of its weights, a pytree
     # Held while a program is launched: devices must get the programs of two threads in one order.
@@ -75,15 +75,15 @@ class DrafterApp:
         stop_requested: asyncio.Event,
         registry: CollectorRegistry = REGISTRY,
         *,
-        kept: KeptPrograms | None = None,
+        kept_programs: KeptPrograms | None = None,
         host: HostTarget | None = None,
     ) -> None:
         """Load nothing yet.
 
         `stop_requested` is set when the method cannot draft any more: a supervisor starts afresh.
-        `kept` is where programs that were compiled before are found.
+        `kept_programs` has programs that were compiled before.
         """
-        self._settings, self._kept, self._host = settings, kept, host
+        self._settings, self._kept_programs, self._host = settings, kept_programs, host
         self._metrics = DrafterMetrics(registry)
         self._stop_requested = stop_requested
         self.loading = Loading()
@@ -103,7 +103,13 @@ class DrafterApp:
         count = self._metrics.recompilations.inc
         report = self.loading.report if self._host is None else self._host.report
         load = functools.partial(
-            load_method, self._settings, count, self._counts, report, self._kept, self._host
+            load_method,
+            self._settings,
+            count,
+            self._counts,
+            report,
+            self._kept_programs,
+            self._host,
         )
         loaded = await self.loading.run(load)
         self.service.serve(loaded)
@@ -123,7 +129,7 @@ class DrafterApp:
             await asyncio.to_thread(self._learner.close)
 
     def inspect(self) -> Mapping[str, object]:
-        """Return what the method holds."""
+        """Return the state of the service, or of loading until it serves."""
         return self.service.state() or self.loading.stage
 
     def _fail(self) -> None:
@@ -135,13 +141,13 @@ def load_method(
     settings: DrafterSettings,
     on_recompilation: Callable[[], None] = lambda: None,
     counts: LearningMetrics | None = None,
-    report: Report = lambda stage, done, total: None,
-    kept: KeptPrograms | None = None,
+    report: Report = lambda stage, count, total: None,
+    kept_programs: KeptPrograms | None = None,
     host: HostTarget | None = None,
 ) -> LoadedMethod:
     """Load target parts and drafter, compile every shape and measure the steps.
 
-    Of a target in the same process, `host`, the parts are those that it has loaded.
+    `host` is a target in the same process, whose loaded parts are used.
     """
     dtype = serving_dtype(settings.dtype)
     started = time.perf_counter()
@@ -170,7 +176,7 @@ def load_method(
         )
     form = settings.feature_form
     if form == "auto":
-        # Its first linear map learns only from features as the target gives them.
+        # The drafter's first linear map learns only from raw features.
         form = "raw" if learning is not None and learning.store.base() is None else "projected"
     capacity = Capacity(
         max_sequences=settings.max_sequences,
@@ -187,7 +193,7 @@ def load_method(
         capacity,
         on_recompilation,
         placement=placement,
-        kept=kept,
+        kept_programs=kept_programs,
         launching=None if host is None else host.launching,
     )
     loaded = time.perf_counter()
@@ -216,14 +222,14 @@ def _most_positions(
     placement: Placement | None,
     host: HostTarget | None,
 ) -> int:
-    """Return the capacity of a slot: as asked, or what a target of this limit may need, if it fits.
+    """Return the positions of a slot: as set, or the target's `limit`, as far as memory allows.
 
-    `target` are the parts of the target that the drafter holds too.
+    `target` are the matrices of the target that the drafter holds too.
     """
     weights = (nnx.state(drafter.model), target, None if host is None else host.arrays)
     share = 1 if host is None else _SHARE_BESIDE_TARGET
     config = drafter.model.config.decoder
-    wanted = min(settings.max_model_len or limit, limit)
+    positions = min(settings.max_model_len or limit, limit)
     capacity = buffer.fitting_capacity(
         config,
         slots=settings.max_sequences,
@@ -231,8 +237,8 @@ def _most_positions(
         budget_bytes=int(share * cache_budget_bytes(weights)),
         sharding=None if placement is None else buffer.HeadSharding.of(config, placement),
     )
-    if capacity >= wanted:
-        return wanted
+    if capacity >= positions:
+        return positions
     if capacity == 0:
         raise ValueError("there is no memory for the draft KV cache: lower --max-sequences")
     logger.warning(

@@ -28,7 +28,7 @@ from blockdraft_models.weights.loading import Checkpoint
 
 _EMBEDDING = "embed_tokens.weight"
 _HEAD = "lm_head.weight"
-# Some repackagers put it before every name.
+# Some repackagers put this before every name.
 _PREFIX = "model."
 
 
@@ -42,7 +42,7 @@ def load_drafter(
 ) -> Drafter[Model]:
     """Load a drafter for a target; weights are converted to `dtype`.
 
-    `block_size` is for one whose configuration does not say. Raises CheckpointError if the files
+    `block_size` is for a configuration without one. Raises CheckpointError if the files
     are damaged, tensors are missing, unexpected or of the wrong shape, or the drafter does not fit
     the target.
     """
@@ -59,14 +59,16 @@ def load_drafter(
             twice = min(name for name in names if name in stored and _PREFIX + name in stored)
             raise CheckpointError(f"{path} holds tensors twice, also as {_PREFIX}*: {twice}")
         _check_tensors(path, config, {name: stored[names[name]] for name in names})
-        wanted = [tensor.name for tensor in config.tensors()]
-        wanted += [name for name in (_EMBEDDING, _HEAD) if name in names]
-        weights.check_floats(names[name] for name in wanted)
+        tensor_names = [tensor.name for tensor in config.tensors()]
+        tensor_names += [name for name in (_EMBEDDING, _HEAD) if name in names]
+        weights.check_floats(names[name] for name in tensor_names)
         draft_ids = None
         if config.draft_vocab_size is not None:
             offsets = weights.read(names[DRAFT_TO_TARGET])
             draft_ids = _draft_ids(path, offsets, config.decoder.vocab_size)
-        arrays = {name: np.asarray(weights.read(names[name]), dtype=np.float32) for name in wanted}
+        arrays = {
+            name: np.asarray(weights.read(names[name]), dtype=np.float32) for name in tensor_names
+        }
     if _EMBEDDING in arrays and not arrays[_EMBEDDING].any():
         del arrays[_EMBEDDING]  # published as zeros, to be filled in from the target
     identity = fingerprint(config, arrays, draft_ids)
@@ -124,7 +126,7 @@ def fingerprint(
     arrays: Mapping[str, np.ndarray],
     draft_ids: Int[np.ndarray, " draft"] | None = None,
 ) -> str:
-    """Identify a drafter by everything that decides what it drafts for its target.
+    """Identify a drafter by everything that its drafts depend on.
 
     `arrays` are all its weights by published name, embedding and head if they are its own.
     """
@@ -143,7 +145,7 @@ def _offsets(draft_ids: Int[np.ndarray, " draft"]) -> Int[np.ndarray, " draft"]:
 
 
 def _draft_ids(path: Path, offsets: np.ndarray, vocab_size: int) -> Int[np.ndarray, " draft"]:
-    """Return the distinct target ids that published offsets mean."""
+    """Return the distinct target ids of published offsets."""
     if offsets.dtype.kind not in "iu":
         raise CheckpointError(f"{path}: {DRAFT_TO_TARGET} holds {offsets.dtype}, not whole numbers")
     ids = np.arange(len(offsets)) + np.asarray(offsets, np.int64)
@@ -175,16 +177,16 @@ def _check_fits(config: DraftConfig, target: Checkpoint) -> None:
 def _check_tensors(
     path: Path,
     config: DraftConfig,
-    found: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
     expected = {tensor.name: tensor.shape for tensor in config.tensors()}
     vocab, hidden = config.decoder.vocab_size, config.decoder.hidden_size
     draft_vocab = config.draft_vocab_size or vocab
     if config.draft_vocab_size is not None:
         expected[DRAFT_TO_TARGET] = (draft_vocab,)
-    # The target's take their place where they are absent.
+    # Where they are absent, the target's take their place.
     for name, shape in ((_EMBEDDING, (vocab, hidden)), (_HEAD, (draft_vocab, hidden))):
-        if name in found:
+        if name in shapes:
             expected[name] = shape
-    kept = {name: shape for name, shape in found.items() if not config.ignores(name)}
-    check_tensors(path, expected, kept)
+    drafter_shapes = {name: shape for name, shape in shapes.items() if not config.ignores(name)}
+    check_tensors(path, expected, drafter_shapes)

@@ -61,12 +61,12 @@ def _serve(settings: DrafterSettings) -> bool:
     from blockdraft_runtime.credentials import peer_server_credentials
     from blockdraft_runtime.process import serve
 
-    kept = keep_programs("blockdraft_drafter", settings.compilation_cache)
+    kept_programs = keep_programs("blockdraft_drafter", settings.compilation_cache)
     require_devices()
 
     async def main() -> bool:
         stop_requested = asyncio.Event()
-        app = DrafterApp(settings, stop_requested, kept=kept)
+        app = DrafterApp(settings, stop_requested, kept_programs=kept_programs)
         await serve(
             app,
             settings.process,

@@ -1,8 +1,8 @@
 """The published pairs of target and drafter that load here; imports nothing.
 
 Sources: README of z-lab/dflash and the model cards on the hub. Only the default target ran with its
-published weights; of the others the families are tested (docs/models.md), and what compiles for
-TPUs is said.
+published weights; of the others the families are tested (docs/models.md), and `verified` says
+whether the pair was compiled for TPUs.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class KnownPair:
 
     target: str  # hub id, or a known name
     licence: str  # of the target
-    drafter: str  # hub id, or what ships
+    drafter: str  # hub id, or "included"
     method: str
-    verified: str  # how far the pair was tried
+    verified: str  # extent to which the pair was tried
     # Greedy τ on HumanEval, as published with the drafter; of ours, as measured.
     acceptance_length: float
     thinking: bool = True  # whether the drafter was trained on thoughts too, where there are any
@@ -63,8 +63,8 @@ def known_drafter(target: str) -> str | None:
     """Return the hub id of the drafter that is known for a target's hub id, or None."""
     name = target.lower()
     name = _EARLIER_NAMES.get(name, name)
-    found = (pair.drafter for pair in KNOWN_PAIRS if pair.target.lower() == name)
-    drafter = next(found, None)
+    drafters = (pair.drafter for pair in KNOWN_PAIRS if pair.target.lower() == name)
+    drafter = next(drafters, None)
     return drafter if drafter is not None and "/" in drafter else None
 
 

@@ -1,4 +1,4 @@
-"""What a draft method is: the interface behind which DFlash and EAGLE-3 sit."""
+"""The interface of draft methods, behind which DFlash and EAGLE-3 sit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ class MethodSpec:
     fingerprint: str  # identity of weights and configuration, 16 hexadecimal digits
     trained: bool
     reads_tokens: bool = False  # whether a row must bring its tokens beside its features
-    # What features have to go through before `step`, its arrays on the host; None if it takes the
+    # Projection of features before `step`, its arrays on the host; None if `step` takes the
     # target's outputs as they are.
     projection: "FeatureProjection | None" = field(default=None, compare=False)
 
 
 class Recycled(NamedTuple):
-    """What the target chose at some positions after drafted tokens that were rejected.
+    """The target's choices at positions after drafted tokens that were rejected.
 
     Arrays of equal length.
     """
@@ -63,7 +63,7 @@ class DraftRow:
     # Tokens at the positions of the features; may be empty for a method that does not read them.
     token_ids: tuple[int, ...] = ()
     sampling: Sampling = GREEDY  # how the target will choose
-    # The draft may end where it is less likely than this that all of it is right.
+    # The draft may end where the chance that all of it is right falls below this.
     least_chance: float = 0.0
     recycled: Recycled = NOTHING_RECYCLED  # since the last draft
 
@@ -89,7 +89,7 @@ class DraftMethod(Protocol):
 
     @property
     def shortest_step_seconds(self) -> Sequence[float]:
-        """Those of drafting one token each; empty if it takes as long as whole blocks."""
+        """Measured seconds of drafting one token each; empty if whole blocks take as long."""
 
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the steps."""
@@ -112,7 +112,7 @@ class MethodLostError(DraftCacheLostError):
 
 
 def all_finite(values: NDArray[Any]) -> bool:
-    """Whether no element is infinite or not a number."""
+    """Return whether all elements are finite numbers."""
     if values.dtype != ml_dtypes.bfloat16:
         return bool(np.isfinite(values).all())
     # As integers, which NumPy compares many times as fast: all bits of the exponent are set from

@@ -1,4 +1,4 @@
-"""What the drafter counts; docs/metrics.md lists it."""
+"""The metrics of a drafter; docs/metrics.md lists them."""
 
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -67,7 +67,9 @@ class DrafterMetrics:
         self._batch.observe(len(request.sequences))
         starts = {sequence.sequence_id: sequence.context_start for sequence in request.sequences}
         drafts = response.drafts
-        self._positions.inc(sum(each.context_length - starts[each.sequence_id] for each in drafts))
+        self._positions.inc(
+            sum(draft.context_length - starts[draft.sequence_id] for draft in drafts)
+        )
         drafted = [len(draft.token_ids) for draft in drafts]
         self._tokens.inc(sum(drafted))
         self._drafts.inc(sum(count > 0 for count in drafted))

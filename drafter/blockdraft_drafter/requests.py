@@ -1,4 +1,4 @@
-"""From the wire to features, checked before anything of a sequence is touched.
+"""Requests from the wire, checked before anything of a sequence is touched.
 
 The checks protect the process, its draft KV cache and other sequences.
 """
@@ -23,8 +23,8 @@ _DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
 
 def data_type(dtype: np.dtype[Any]) -> drafter_pb2.DataType.ValueType:
     """Return the wire name of an element type; raises ValueError if it has none."""
-    for name, known in _DTYPES.items():
-        if known == dtype:
+    for name, element_type in _DTYPES.items():
+        if element_type == dtype:
             return name
     raise ValueError(f"element type {dtype} cannot be sent; use float32 or bfloat16")
 
@@ -60,7 +60,7 @@ class StepFeatures:
         self._all_finite = all_finite(self._features)
 
     def of(self, index: int) -> NDArray[Any]:
-        """Return those of the sequence at `index` of the step, [feature_rows, feature_width]."""
+        """Return the features of the sequence at `index`, [feature_rows, feature_width]."""
         start, stop = self._ends[index : index + 2]
         if self._reason is not None and start != stop:
             raise _invalid(f"features: {self._reason}")

@@ -50,7 +50,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
 
     Everything that touches the method or its slots runs on the event loop, in order, so that no
     lock is needed. Steps are short, and handing each to another thread and back would cost more
-    than all else that is done for it here. While the device hangs, health checks hang too.
+    than the rest of its work here. While the device hangs, health checks hang too.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self._sessions: set[Session] = set()
 
     def state(self) -> dict[str, object]:
-        """Return what the method holds, stream by stream, for JSON; nothing while it loads."""
+        """Return the state of the method and its streams, for JSON; empty while it loads."""
         if self._loaded is None:
             return {}
         spec, pool, learner = self._loaded.method.spec, self._loaded.pool, self._loaded.learner
@@ -81,7 +81,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             "drafter": f"{spec.name}:{spec.fingerprint}",
             "draining": self._draining.is_set(),
             "slots": {"used": pool.used, "total": pool.size, "generation": pool.generation},
-            "step_milliseconds": [1e3 * each for each in self._loaded.method.step_seconds],
+            "step_milliseconds": [1e3 * seconds for seconds in self._loaded.method.step_seconds],
             "streams": [session.state() for session in self._sessions],
             "learning": None if learner is None else learner.state(),
         }
@@ -109,7 +109,7 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         self.show_build()
 
     def show_build(self) -> None:
-        """Publish which weights draft now."""
+        """Publish the weights that draft now."""
         if self._loaded is None:
             return
         spec, target = self._loaded.method.spec, self._loaded.target_fingerprint

@@ -97,8 +97,8 @@ class Session:
             "steps": self._last_step_id,
             "shares_memory": self._shared is not None,
             "draft_caches": [
-                {"sequence": sequence_id, "tokens": each.length, "request_id": each.request_id}
-                for sequence_id, each in self._caches.items()
+                {"sequence": sequence_id, "tokens": cache.length, "request_id": cache.request_id}
+                for sequence_id, cache in self._caches.items()
             ],
         }
 
@@ -173,8 +173,8 @@ class Session:
             sequence_id = sequence.sequence_id
             if sequence_id in refused:
                 continue
-            known = self._caches.get(sequence_id)
-            length = 0 if known is None else known.length
+            cache = self._caches.get(sequence_id)
+            length = 0 if cache is None else cache.length
             try:
                 if occurrences[sequence_id] > 1:
                     raise SequenceRefusedError(
@@ -183,7 +183,7 @@ class Session:
                     )
                 check_sequence(sequence, length, self._method.spec)
                 rows = features.of(index)
-                cache = known or self._begin(sequence)
+                cache = cache or self._begin(sequence)
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
                 logger.debug(
@@ -228,7 +228,7 @@ class Session:
 
 
 def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
-    """Return how the target will choose a sequence's tokens; greedily if the request is silent.
+    """Return the sampling options of a sequence; greedy if the request has none.
 
     The verifier has checked it, and senseless values spoil no drafts but its own.
     """

@@ -1,4 +1,4 @@
-"""Which drafters there are, and where one comes from: a folder, the hub, this package, or chance.
+"""The drafters there are, and their sources: a folder, the hub, this package, or chance.
 
 Another draft method needs a folder like `dflash` and an entry in `METHODS`.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 AnyMethod = MethodDefinition[Any]
 
 METHODS: tuple[AnyMethod, ...] = (EAGLE3, DFLASH)
-"""The first that recognizes a checkpoint has it; of several that ship for a target, the first is
+"""The first that recognizes a checkpoint loads it; of several that ship for a target, the first is
 preferred: the faster one (docs/adr/0038-the-fastest-drafter-first.md)."""
 
 SHIPPED = Path(__file__).parent / "checkpoints"
@@ -53,7 +53,7 @@ def method_of(config: DraftConfig) -> AnyMethod:
 def find_checkpoint(
     spec: str, target: Checkpoint, *, target_spec: str, learns: bool = False
 ) -> Path | None:
-    """Return where the drafter that `spec` names is stored, downloading it if needed.
+    """Return the folder of the drafter that `spec` names, downloading it if needed.
 
     `spec` is a directory, a hub id `org/name`, `dflash` or `eagle3` (the one shipped for the
     target), `auto` (the fastest one shipped, if it `learns` of those that can, else the one known
@@ -99,9 +99,9 @@ def obtain_drafter(
 ) -> Drafter[Any]:
     """Return the drafter that `spec` names as for `find_checkpoint`, its weights in `dtype`.
 
-    The same random `spec` gives the same weights, with so many tokens per block and draft layers. A
-    stored drafter says both itself, but perhaps not the tokens per block. Raises CheckpointError if
-    the checkpoint is damaged or does not fit the target, ResolveError if the specification leads to
+    A random drafter has `block_size` and `num_layers`; the same `spec` gives the same weights. A
+    stored drafter has its own, except perhaps for the block size. Raises CheckpointError if the
+    checkpoint is damaged or does not fit the target, ResolveError if the specification leads to
     nothing.
     """
     path = find_checkpoint(spec, target, target_spec=target_spec)
@@ -123,7 +123,7 @@ def obtain_drafter(
 
 
 def load_any(path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLike) -> Drafter[Any]:
-    """Load a drafter of whichever method its configuration says; see `load_drafter`."""
+    """Load a drafter of the method that its configuration names; see `load_drafter`."""
     published = read_json(path / "config.json", required=True)
     try:
         method = published_method(published)

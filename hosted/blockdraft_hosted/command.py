@@ -29,11 +29,11 @@ def run(args: argparse.Namespace) -> int:
         from blockdraft_hosted.drafter import ThreadedDrafter
         from blockdraft_models.executables import keep_programs
 
-        kept = keep_programs("blockdraft_drafter", settings.drafter.compilation_cache)
+        kept_programs = keep_programs("blockdraft_drafter", settings.drafter.compilation_cache)
         registry, process = CollectorRegistry(), settings.verifier.process
         if process.metrics_port is not None:
-            # Where they are to be found if it is a process of its own.
+            # The port of a drafter's metrics where it is a process of its own.
             start_http_server(process.metrics_port + 1, process.metrics_address, registry)
-        return ThreadedDrafter(settings.drafter, kept, registry)
+        return ThreadedDrafter(settings.drafter, kept_programs, registry)
 
     return run_verifier(settings.verifier, make_drafter)

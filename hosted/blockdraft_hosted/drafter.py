@@ -34,12 +34,13 @@ class ThreadedDrafter:
     def __init__(
         self,
         settings: DrafterSettings,
-        kept: KeptPrograms | None = None,
+        kept_programs: KeptPrograms | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        """Load nothing yet; programs that were compiled before are in `kept`."""
+        """Load nothing yet; programs that were compiled before are in `kept_programs`."""
         self.launching = threading.Lock()
-        self._settings, self._kept, self._registry = settings, kept, registry
+        self._settings, self._registry = settings, registry
+        self._kept_programs = kept_programs
         self._app: DrafterApp | None = None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="drafter", daemon=True)
@@ -71,19 +72,23 @@ class ThreadedDrafter:
         return LocalLink(open_stream)
 
     def inspect(self) -> Mapping[str, object]:
-        """Return what the method holds."""
+        """Return the state of the drafter; empty before it is loaded."""
         return {} if self._app is None else self._app.inspect()
 
     def stop(self) -> None:
-        """End what learns, then the thread."""
+        """Stop the drafter, then its thread."""
         if self._app is not None:
             asyncio.run_coroutine_threadsafe(self._app.stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _start(self, host: HostTarget) -> object:
-        # Nothing waits for the event: one that has failed gets no stream any more.
+        # Nothing waits for the event: a drafter that has failed gets no stream any more.
         app = DrafterApp(
-            self._settings, asyncio.Event(), self._registry, kept=self._kept, host=host
+            self._settings,
+            asyncio.Event(),
+            self._registry,
+            kept_programs=self._kept_programs,
+            host=host,
         )
         await app.start()
         self._app = app

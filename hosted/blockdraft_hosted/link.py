@@ -39,13 +39,13 @@ class LocalTransport(QueuedResponses):
         self._memory = mmap.mmap(-1, SHARED_BYTES)
         self.feature_writer = SharedWriter(self._memory)
         self._service, self._loop = service, loop
-        # Of the drafter's loop; None before the stream is open and after its end.
+        # Used on the drafter's loop only; None before the stream is open and after its end.
         self._session: Session | None = None
         self._ended = False
         self._post(self._open)
 
     def send(self, request: pb.DraftRequest) -> None:
-        """Have a step answered; see `DraftTransport.send`."""
+        """Have the drafter answer a request; see `DraftTransport.send`."""
         if self._ended:
             raise TransportError("the draft stream has ended")
         self._post(self._answer, request)
@@ -66,7 +66,7 @@ class LocalTransport(QueuedResponses):
             self._break(error)
 
     def _answer(self, request: pb.DraftRequest) -> None:
-        # Of a stream that broke or was closed, what is still under way is dropped.
+        # Requests still under way on a stream that broke or was closed are dropped.
         if self._session is None or self._ended:
             return
         try:

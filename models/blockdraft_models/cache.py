@@ -1,4 +1,4 @@
-"""What is fetched or made once and kept on disk for the processes to come."""
+"""Files that are fetched or made once and kept on disk for later processes."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ def write_at_once(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Be the only process that makes a file; the lock is a hidden file beside it."""
+    """Hold a file's lock, a hidden file beside it, so that only one process makes the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The kernel drops the lock when its holder dies, so a crash blocks no other process.
     with path.with_name(f".{path.name}.lock").open("w") as file:

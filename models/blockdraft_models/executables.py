@@ -1,4 +1,4 @@
-"""Compiled programs: what runs them, the sizes they are made for, and where they are kept."""
+"""Compiled programs: the devices they need, the sizes they are made for, their folder."""
 
 import logging
 import os
@@ -23,14 +23,14 @@ def next_power_of_two(value: int) -> int:
 def require_devices() -> None:
     """Raise `DeviceError` if JAX has no plugin for what it is told to use.
 
-    RuntimeError says, in the plugin's own words, why it does not start: a chip may still belong to
-    a process that is ending, so that it helps to try again.
+    `RuntimeError` has the plugin's own reason why it does not start: a chip may still belong to a
+    process that is ending, so that trying again helps.
     """
     allow_locked_memory()
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
-        # Of CUDA an assertion without a word.
+        # The plugin of CUDA raises an AssertionError without a message.
         if str(error) and "list of known backends" not in str(error):
             raise
         raise DeviceError(
@@ -40,23 +40,23 @@ def require_devices() -> None:
 
 
 def allow_locked_memory() -> None:
-    """Raise the limit of memory that is locked, as what a TPU reads and writes is, to the most."""
+    """Raise the limit of locked memory, which transfers of a TPU need, to its maximum."""
     if "tpu" not in os.environ.get("JAX_PLATFORMS", ""):
         return
-    limit, most = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if limit != most:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
-    if most != resource.RLIM_INFINITY:
-        logger.info("no more than %d MiB of memory can be locked for chips", most >> 20)
+    limit, maximum = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit != maximum:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (maximum, maximum))
+    if maximum != resource.RLIM_INFINITY:
+        logger.info("no more than %d MiB of memory can be locked for chips", maximum >> 20)
 
 
 def keep_executables(folder: Path | None = None) -> None:
-    """Have JAX keep what it compiles, in `xla` of the folder of BLOCKDRAFT_CACHE when None.
+    """Have JAX keep compiled programs in a folder; None: `xla` in that of BLOCKDRAFT_CACHE.
 
-    Apart by the number of cores: XLA's CPU backend divides loops by it, and JAX would find what was
-    compiled for another one.
+    Each number of cores has its own subfolder: XLA's CPU backend divides loops by the number, and
+    JAX would load a program that was compiled for another one.
     """
-    # A variable by which XLA's CPU client is told to use fewer.
+    # This variable limits the cores that XLA's CPU client uses.
     cores = os.environ.get("NPROC") or usable_cores()
     folder = (folder or default_cache_dir() / "xla") / f"{cores}-cores"
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -64,5 +64,5 @@ def keep_executables(folder: Path | None = None) -> None:
 
 
 def keep_programs(package: str, folder: Path | None = None) -> KeptPrograms:
-    """Return where the compiled programs of a package are kept, in the same folder."""
+    """Return the store of a package's compiled programs, in the same folder."""
     return KeptPrograms((folder or default_cache_dir() / "xla") / "programs", package)

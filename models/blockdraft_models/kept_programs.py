@@ -1,9 +1,9 @@
-"""Compiled programs that outlive a process, found without tracing what they compute.
+"""Compiled programs that outlive a process, found without tracing their functions.
 
-JAX keeps what XLA compiled too, but finds it by the traced and lowered program. To trace and lower
-the steps of a target of 30 layers takes two seconds each, at every start. Here a program is found
-by all that it is made from: the caller's description, the code, and what compiles it. JAX must keep
-nothing beside it: on CPU, what was read from its cache cannot be written again.
+JAX's own cache finds a program only after it is traced and lowered. For the steps of a target of 30
+layers that takes two seconds each, at every start. Here the key of a program is a hash of all that
+it depends on: the caller's description, the code and the compilers. JAX's cache must be off: on
+CPU, a program that was read from it cannot be written again.
 """
 
 import functools
@@ -31,9 +31,9 @@ from blockdraft_models.processor import processor_facts, usable_cores
 
 logger = logging.getLogger(__name__)
 
-# What traces, lowers and compiles.
+# Packages that trace, lower and compile.
 _COMPILERS = ("jax", "jaxlib", "libtpu", "flax", "numpy")
-# What XLA and JAX read of the environment; JAX's variables are in its configuration.
+# Variables that XLA and JAX read; those of JAX itself are in its configuration.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC")
 
 
@@ -41,7 +41,7 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC")
 class KeptPrograms:
     """A folder of compiled programs, which several processes may use at once.
 
-    `package` is the one whose code says what they compute, besides this one.
+    `package` is the one whose code, with that of this one, determines the programs.
     """
 
     folder: Path
@@ -55,8 +55,8 @@ class KeptPrograms:
     ) -> Compiled:
         """Return the program that `lower` lowers, from the folder if it has been compiled before.
 
-        `made_from` says all that the program depends on besides code. It runs on the devices of
-        `mesh`, or else on the default one.
+        `made_from` describes all that the program depends on besides code. The program runs on the
+        devices of `mesh`, or on the default device.
         """
         if jax.config.values["jax_compilation_cache_dir"] is not None:
             raise RuntimeError("JAX keeps what it compiles, so that it cannot be kept twice")
@@ -65,9 +65,9 @@ class KeptPrograms:
         if key is None:
             return lower().compile()
         path = self.folder / key
-        kept = _read(path, devices)
-        if kept is not None:
-            return kept
+        program = _read(path, devices)
+        if program is not None:
+            return program
         compiled = lower().compile()
         _write(path, compiled)
         return compiled
@@ -80,13 +80,13 @@ def _read(path: Path, devices: Sequence[jax.Device]) -> Compiled | None:
         return None
     try:
         executable, inputs, outputs = pickle.loads(zlib.decompress(packed))
-        found: Compiled = serialize_executable.deserialize_and_load(
+        program: Compiled = serialize_executable.deserialize_and_load(
             executable, inputs, outputs, execution_devices=devices
         )
     except Exception as error:  # whatever a damaged file may cause
         logger.warning("compiling anew what cannot be read from %s: %s", path, error)
         return None
-    return found
+    return program
 
 
 def _write(path: Path, compiled: Compiled) -> None:
@@ -98,7 +98,7 @@ def _write(path: Path, compiled: Compiled) -> None:
 
 
 def _key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str | None:
-    """Return a name for all that a program depends on; None if that cannot be said."""
+    """Return a hash of all that a program depends on; None if that cannot be pickled."""
     pickled = io.BytesIO()
     pickler = _Pickler(pickled)
     try:
@@ -112,7 +112,7 @@ def _key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str 
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles devices as what they are and which of them."""
+    """Pickles devices by platform, kind and id."""
 
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, jax.Device):
@@ -121,7 +121,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _compiled_by() -> str:
-    """Return what compiles: versions, flags, the platform, and the processor of this host."""
+    """Describe the compilers: versions, flags, the platform, and the processor of this host."""
     backend, facts = jax.local_devices()[0].client, processor_facts()
     return repr(
         (
@@ -132,7 +132,7 @@ def _compiled_by() -> str:
             # XLA compiles for the instructions of the host.
             (facts.get("model name"), facts.get("flags") or facts.get("Features")),
             usable_cores(),
-            # This also loads them, which what calls them takes for granted.
+            # This also loads the kernels, which a program that calls them takes for granted.
             arithmetic(),
         )
     )
@@ -140,13 +140,13 @@ def _compiled_by() -> str:
 
 @functools.cache
 def _versions() -> tuple[str, ...]:
-    found = []
+    versions = []
     for name in _COMPILERS:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(versions)
 
 
 @functools.cache

@@ -1,16 +1,16 @@
-"""How much memory of a device a KV cache may take."""
+"""The memory of a device that a KV cache may take."""
 
 import os
 from pathlib import Path
 
 import jax
 
-# The rest of an accelerator's memory is for what steps compute with.
+# The rest of an accelerator's memory is for the intermediate results of steps.
 _ACCELERATOR_SHARE = 0.85
 # Memory of a CPU is shared with other processes, and a cache takes all of its memory at once.
 _CPU_SHARE = 1 / 8
 _MOST_CPU_BYTES = 1 << 30
-# Of a container, by version 2 of control groups; `max` for none.
+# The limit of a container, by version 2 of control groups; `max` for none.
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -27,7 +27,7 @@ def cache_budget_bytes(arrays: object) -> int:
 
 
 def device_bytes(arrays: object) -> int:
-    """Return the bytes of a device that a pytree of arrays takes; one that is twice in it once."""
+    """Return the bytes of a device that a pytree of arrays takes; a repeated array counts once."""
     leaves = {id(leaf): leaf for leaf in jax.tree.leaves(arrays) if isinstance(leaf, jax.Array)}
     return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves.values())
 

@@ -1,4 +1,4 @@
-"""Which element type a model computes in, and which one a target is served in."""
+"""The element types that models compute in, and that targets are served in."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,10 @@ from blockdraft_models.kernels.library import in_kernels
 
 
 def compute_dtype(name: str) -> jnp.dtype:
-    """Return what "float32" or "bfloat16" means, or "auto": bfloat16 on TPU, where it is native.
+    """Return a named element type; "auto" is bfloat16 on TPU, where it is native, else float32.
 
-    What is kept and continued on other machines is computed in this; what serves has a choice of
-    its own on CPU, `serving_dtype`.
+    Results that are kept and continued on other machines are computed in it. Serving has a choice
+    of its own on CPU, `serving_dtype`.
     """
     if name == "auto":
         name = "bfloat16" if jax.default_backend() == "tpu" else "float32"
@@ -19,7 +19,7 @@ def compute_dtype(name: str) -> jnp.dtype:
 
 
 def cache_dtype(compute: DTypeLike) -> jnp.dtype:
-    """Return the element type of keys and values of a model that computes in another.
+    """Return the element type of keys and values of a model that computes in `compute`.
 
     XLA's CPU backend writes no rows of bfloat16: it would widen and narrow the whole cache at every
     step, which takes longer than all the rest (docs/adr/0014).
@@ -32,6 +32,6 @@ def serving_dtype(name: str) -> jnp.dtype:
 
     As `compute_dtype`, but "auto" is bfloat16 also on a CPU that computes in our kernels: they
     multiply its weights at the speed of memory, while XLA widens each of them at every step
-    (docs/adr/0057). Completions do not depend on drafting in either, but they differ between them.
+    (docs/adr/0057). In either type completions do not depend on drafting, but the two types differ.
     """
     return compute_dtype("bfloat16" if name == "auto" and in_kernels() else name)

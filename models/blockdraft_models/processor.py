@@ -1,4 +1,4 @@
-"""Which processor this is, as far as it decides how fast it multiplies bfloat16."""
+"""The processor of this host: its bfloat16 instructions and the cores that may be used."""
 
 import os
 import platform
@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# What Linux calls instructions for bfloat16: on x86, of vectors and of tiles, and on Arm.
+# Linux's names of bfloat16 instructions: on x86, of vectors and of tiles, and on Arm.
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
-# What holds them in /proc/cpuinfo: on x86, and on Arm.
+# Fields of /proc/cpuinfo that list instructions: on x86, and on Arm.
 _FLAGS = ("flags", "Features")
 
 
@@ -22,7 +22,7 @@ class Processor:
 
 
 def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
-    """Return the processor this process runs on; the architecture where no name is told."""
+    """Return the processor this process runs on; its name is the architecture if unknown."""
     fields = processor_facts(cpuinfo)
     flags = {flag for name in _FLAGS for flag in fields.get(name, "").split()}
     return Processor(
@@ -33,7 +33,7 @@ def this_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
 
 
 def processor_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Return all that Linux tells of the first core, as of all; nothing on other systems."""
+    """Return the fields of /proc/cpuinfo for the first core; none on other systems."""
     fields: dict[str, str] = {}
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -45,7 +45,7 @@ def processor_facts(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, which a container or `taskset` may have cut."""
+    """Return the cores that this process may use, which a container or `taskset` may limit."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

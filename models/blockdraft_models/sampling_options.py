@@ -1,4 +1,4 @@
-"""How tokens are to be chosen, as a request says it: plain data, without JAX or NumPy."""
+"""Sampling options of a request: plain data, without JAX or NumPy."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ MAX_LOG_PROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; `blockdraft_models.decoder.sampling` has the exact rule."""
+    """Options of choosing tokens; `blockdraft_models.decoder.sampling` has the exact rule."""
 
     temperature: float = 0.0  # randomness, >= 0; 0 picks the likeliest token
     top_k: int = 0  # number of likeliest tokens kept; 0 keeps all

@@ -1,6 +1,6 @@
 """Many small arrays as one of 32-bit words.
 
-Each array that a program takes goes to every device by itself, on the thread that schedules
+Each array that a program takes is sent to every device by itself, on the thread that schedules
 (docs/adr/0062).
 """
 
@@ -32,7 +32,7 @@ def _as_words(array: np.ndarray) -> Words:
 
 
 def word_count(like: object) -> int:
-    """Return how many words `to_words` makes of arrays of these shapes."""
+    """Return the number of words that `to_words` makes of arrays of these shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(like))
 
 

@@ -1,12 +1,12 @@
-"""What every serving process shares.
+"""Code that all serving processes share.
 
 Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first.
-`settings/` is what each process is told, `configuration/` how it is told: by flags, variables and
-files. `channel` is how processes are connected and how long they wait before they try again,
-`credentials` the keys and certificates by which they know each other, `shared_memory` what two of
-them on one host share. `event_loop` loads beside the event loop and tells how long that is held,
-`logs` is what they log, and `tpu` says which chips of a host belong to which of them. Nothing here
-imports the packages that use it.
+`settings/` defines the settings of each process; `configuration/` reads them from flags, variables
+and files. `channel` has the gRPC options of connections and the pauses between retries,
+`credentials` reads keys and certificates, `shared_memory` maps memory that two processes of one
+host share. `event_loop` runs work beside the event loop and measures how long that is held, `logs`
+configures logging, and `tpu` divides a host's chips among the processes. Nothing here imports the
+packages that use it.
 """
 
 

@@ -1,4 +1,4 @@
-"""How the processes of a service are connected, and how long they wait before they try again."""
+"""The gRPC options of connections between processes, and the pauses before they try again."""
 
 import random
 from collections.abc import Callable
@@ -10,10 +10,10 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A peer is given up 10 s after its last word: what it was asked goes on elsewhere.
+    # A silent peer is given up after 10 s: its work goes on elsewhere.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # Of pings that gRPC sends of its own accord; while one is under way, the above sends none.
+    # For pings that gRPC sends on its own; while one is in flight, keepalive sends none.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted peer should be found again within a fraction of a second.
@@ -52,12 +52,12 @@ class BackoffPolicy:
 
 
 class Backoff:
-    """The failures in a row of one caller, and the pause that follows each. Not thread-safe.
+    """The pauses of one caller after failures in a row. Not thread-safe.
 
-    Whatever fails for one caller fails for many: a verifier that dies breaks all its streams. Fixed
-    pauses would bring them all back in the same instant, time after time. So each pause is drawn
-    from the second half of a range that doubles; the first half is never drawn, so that pauses grow
-    until the range is at its longest.
+    A failure usually hits many callers: a verifier that dies breaks all its streams. Fixed pauses
+    would bring them all back at the same instant, time after time. So each pause is drawn from the
+    second half of a range that doubles; without its first half, pauses grow until the range is at
+    its longest.
     """
 
     def __init__(self, policy: BackoffPolicy, draw: Callable[[], float] = random.random) -> None:

@@ -1,4 +1,4 @@
-"""Keys and certificates: read again when their files change, and shown while a port is open.
+"""Keys and certificates, read again when their files change, also while a port is open.
 
 Mutual TLS is only between hosts: the modes of its folder decide which users may open a unix socket.
 """
@@ -28,40 +28,40 @@ class UnusableFilesError(ValueError):
 
 
 class Reloaded(Generic[T]):
-    """A value made of files. As long as they cannot be used, it stays what it was.
+    """A value read from files. While they cannot be used, the value before stays in force.
 
     Attributes:
-        value: What they said when they could last be read.
+        value: The value of the last successful read.
     """
 
-    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """Read the files, which hold `what`, in words for messages; links are followed.
+    def __init__(self, description: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
+        """Read the files; messages name their contents by `description`. Links are followed.
 
         `UnusableFilesError` if `read` raises OSError or ValueError.
         """
-        self._what = what
+        self._description = description
         self._paths = tuple(paths)
         self._read = read
-        self._seen = self._state()
+        self._last_state = self._state()
         self.value = self._value()
 
     def refresh(self) -> bool:
         """Read the files if they have changed; return whether there is a new value."""
         state = self._state()
-        if state == self._seen:
+        if state == self._last_state:
             return False
-        # First: what changes while they are read is a change for the next time.
-        self._seen = state
+        # Set before reading: a change during the read must count as one the next time.
+        self._last_state = state
         try:
             self.value = self._value()
         except UnusableFilesError as error:
             logger.error("%s; what was read before stays in force", error)
             return False
-        logger.info("%s: read again", self._what)
+        logger.info("%s: read again", self._description)
         return True
 
     async def keep_current(self, seconds: float, on_change: Callable[[], None]) -> None:
-        """Check the files every so many seconds, for ever; call `on_change` for each new value."""
+        """Check the files every `seconds`, for ever; call `on_change` after each new value."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -69,42 +69,44 @@ class Reloaded(Generic[T]):
                     on_change()
             except Exception:
                 # An error must not end the checks.
-                logger.exception("%s: could not look for changes", self._what)
+                logger.exception("%s: could not look for changes", self._description)
 
     def _value(self) -> T:
         try:
             return self._read()
         except (OSError, ValueError) as error:
-            raise UnusableFilesError(f"{self._what}: {error}") from error
+            raise UnusableFilesError(f"{self._description}: {error}") from error
 
     def _state(self) -> tuple[object, ...]:
-        """Return what is different after every change of the files."""
+        """Return a value that differs after every change of the files."""
         states: list[object] = []
         for path in self._paths:
             try:
-                found = path.stat()
+                status = path.stat()
             except OSError as error:
                 states.append(error.errno)
             else:
-                states.append((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+                states.append(
+                    (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                )
         return tuple(states)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a TLS handshake needs, in PEM."""
+    """The PEM texts that a TLS handshake needs."""
 
     chain: bytes  # the certificates, the process's own first
     key: bytes  # the private key
     # Authorities that may have signed the other side's certificate; None asks for none.
     authorities: bytes | None
-    expires: float  # when the first of the chain expires, in seconds since 1970
+    expires: float  # earliest expiry of the chain, in seconds since 1970
 
 
 def read_certificate(
     chain_file: Path, key_file: Path, authorities_file: Path | None
 ) -> Certificate:
-    """Read and check a certificate; `Certificate` says what each file holds.
+    """Read and check a certificate; the files hold the texts of `Certificate`.
 
     `OSError` if a file cannot be read; `ValueError` if one is malformed, if key and certificate do
     not belong together, as halfway through a rotation, or if the certificate has expired.
@@ -118,7 +120,7 @@ def read_certificate(
         raise ValueError(f"{key_file} is encrypted") from error
     if private.public_key() != certificates[0].public_key():
         raise ValueError(f"{key_file} is not the key of the first certificate in {chain_file}")
-    expiry = min(one.not_valid_after_utc for one in certificates)
+    expiry = min(certificate.not_valid_after_utc for certificate in certificates)
     if expiry.timestamp() <= time.time():
         raise ValueError(f"{chain_file} has expired on {expiry:%Y-%m-%d at %H:%M UTC}")
     if authorities is not None:
@@ -127,17 +129,17 @@ def read_certificate(
 
 
 def server_credentials(current: Callable[[], Certificate]) -> grpc.ServerCredentials:
-    """Return credentials that give each new connection what `current` returns then."""
+    """Return credentials that call `current` for the certificate of each new connection."""
     used = current()
 
     # gRPC asks before every handshake, on a thread of its own.
     def changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal used
-        found = current()
-        if found is used:
+        certificate = current()
+        if certificate is used:
             return None
-        used = found
-        return _configuration(found)
+        used = certificate
+        return _configuration(certificate)
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(used),
@@ -151,7 +153,7 @@ def peer_server_credentials(
 ) -> grpc.ServerCredentials | None:
     """Return the credentials of a port for processes of the service; None for plaintext.
 
-    Each new connection gets what the files say then. `UnusableFilesError` if they cannot be used.
+    Each new connection gets the current certificate. `UnusableFilesError` if it cannot be read.
     """
     certificate = _peer_certificate(address, tls)
     if certificate is None:
@@ -165,12 +167,12 @@ def peer_server_credentials(
 
 
 class OtherProcess:
-    """A process of the service on another host: channels to it show the certificates of now."""
+    """A process of the service on another host; channels to it show the current certificate."""
 
     def __init__(self, address: str, tls: PeerTlsSettings | None, host: str | None = None) -> None:
         """Read the certificates; `UnusableFilesError` if they cannot be used.
 
-        That of the other process has to be for `host`; None for the host of the address.
+        The other process's certificate has to be for `host`; None: the host of the address.
         """
         self._address = address
         self._certificate = _peer_certificate(address, tls)
@@ -179,7 +181,7 @@ class OtherProcess:
             self._options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", host))
 
     def renewed(self) -> bool:
-        """Return whether there are other certificates than at the last check.
+        """Return whether the certificates have changed since the last check.
 
         A channel reconnects with the certificates it was opened with: it has to be opened anew.
         """
@@ -207,8 +209,8 @@ def _peer_certificate(address: str, tls: PeerTlsSettings | None) -> Reloaded[Cer
     if tls is None or address.startswith(("unix:", "unix-abstract:")):
         return None
     files = tls.certificate, tls.key, tls.authorities
-    what = "the certificate of --peer-tls-cert"
-    return Reloaded(what, files, lambda: read_certificate(*files))
+    description = "the certificate of --peer-tls-cert"
+    return Reloaded(description, files, lambda: read_certificate(*files))
 
 
 def _configuration(certificate: Certificate) -> grpc.ServerCertificateConfiguration:

@@ -1,4 +1,4 @@
-"""What must not hold an event loop, and how long one is held all the same."""
+"""Work kept off an event loop, and a measure of how long the loop is held all the same."""
 
 import asyncio
 import contextlib
@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-# Holds are told too short by up to this; looking more often would cost more than it tells.
+# Holds are measured too short by up to this; checking more often would cost more than it tells.
 TICK_SECONDS = 0.01
 WINDOW_SECONDS = 60.0
-# What is smaller takes less time than to hand it to a thread.
+# Smaller data take less time than handing them to a thread.
 _INLINE_BYTES = 4096
 
 T = TypeVar("T")
 
 Report = Callable[[str, int, int], None]
-"""Takes the stage of a start, how much of it is done, and the total, 0 if unknown."""
+"""Takes the stage of a start, its finished units, and their total, 0 if unknown."""
 
 
 class Loading:
-    """Runs a function in a thread of its own, for which a process that is to stop does not wait.
+    """Runs a function in a thread for which a stopping process does not wait.
 
-    The threads of executors are waited for at the end of a process, and nothing can make one stop
-    that compiles.
+    A process that ends waits for the threads of executors, and nothing can stop a thread that
+    compiles.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ class Loading:
 
     @property
     def stage(self) -> Mapping[str, object]:
-        """What the function reported last: `stage`, and how much is `done` of the `total`."""
+        """The last report of the function: `stage`, and `done` of `total` units."""
         return self._stage
 
-    def report(self, stage: str, done: int = 0, total: int = 0) -> None:
-        """Take note of how far loading is; any thread may call this. A total of 0 is unknown."""
-        self._stage = {"stage": stage, "done": done, "total": total}
+    def report(self, stage: str, count: int = 0, total: int = 0) -> None:
+        """Set the progress of loading; any thread may call this. A total of 0 is unknown."""
+        self._stage = {"stage": stage, "done": count, "total": total}
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Return what `function` returns, or raise what it raises."""
+        """Return the result of `function`, run on a thread, or raise its exception."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -68,14 +68,14 @@ class Loading:
         return await future
 
     def spawn(self, function: Callable[[], None]) -> None:
-        """Run the function on a thread; the one before has ended."""
+        """Run the function on a new thread; the thread before it has ended."""
         self._thread = threading.Thread(target=function, name="loading", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
         """End the process with status 0 if the function still runs.
 
-        An end in order would take apart what the function uses.
+        An orderly exit would destroy objects that the function uses.
         """
         if self._thread is not None and self._thread.is_alive():
             logging.shutdown()
@@ -83,7 +83,7 @@ class Loading:
 
 
 async def aside(threads: Executor, size: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Return what a function makes of `size` bytes: of many in a thread, so as to hold no loop."""
+    """Return `function(*arguments)`, computed in a thread if it processes many bytes."""
     if size <= _INLINE_BYTES:
         return function(*arguments)
     return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
@@ -93,8 +93,8 @@ def return_free_memory() -> None:
     """Return freed heap pages to the system, where the C library has `malloc_trim`.
 
     Compiling leaves hundreds of MiB of freed heap behind, which glibc keeps for itself: about
-    270 MiB after the verifier's warm-up for the default target. What is left stays, so that garbage
-    is not looked for in it any more: to go through 210,000 objects holds the process for 0.07 s.
+    270 MiB after the verifier's warm-up for the default target. The objects that remain are frozen:
+    a garbage collection that visits 210,000 of them holds the process for 0.07 s.
     """
     gc.collect()
     gc.freeze()
@@ -104,7 +104,7 @@ def return_free_memory() -> None:
 
 
 class HeldLoop:
-    """Checks a running event loop at regular times, and how late each check comes.
+    """Measures how late the regular checks of a running event loop come.
 
     An event loop is held for as long as one callback lets no other run.
     """

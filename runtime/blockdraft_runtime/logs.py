@@ -11,7 +11,7 @@ from pythonjsonlogger.json import JsonFormatter
 from blockdraft_runtime.settings.process import LogFormat, LogLevel
 
 _TIME = "%Y-%m-%dT%H:%M:%S"
-# So many warnings and errors are kept to be asked for.
+# Most warnings and errors that `recent_faults` returns.
 _KEPT_FAULTS = 50
 
 
@@ -29,8 +29,8 @@ class _RecentFaults(logging.Handler):
 def configure_logging(role: str, level: LogLevel = "info", form: LogFormat = "text") -> None:
     """Log to stderr, times in UTC, and keep the newest warnings and errors for `recent_faults`.
 
-    As text, `time level role logger: message`; or as one JSON object a line with the same names,
-    and what the event is about, such as `request_id`, beside them.
+    A line is `time level role logger: message`, or a JSON object with these names and those of the
+    event, such as `request_id`.
     """
     formatter = _json(role) if form == "json" else _text(role)
     formatter.converter = time.gmtime
@@ -39,15 +39,17 @@ def configure_logging(role: str, level: LogLevel = "info", form: LogFormat = "te
     root = logging.getLogger()
     root.handlers = [handler, _RecentFaults()]
     root.setLevel(level.upper())
-    # Libraries narrate their inner life at these levels.
+    # Below this level these libraries log their internals.
     for noisy in ("jax", "asyncio", "urllib3", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def recent_faults() -> Sequence[logging.LogRecord]:
     """Return the newest warnings and errors since `configure_logging`, oldest first."""
-    kept = [each for each in logging.getLogger().handlers if isinstance(each, _RecentFaults)]
-    return [record for handler in kept for record in list(handler.records)]
+    handlers = [
+        handler for handler in logging.getLogger().handlers if isinstance(handler, _RecentFaults)
+    ]
+    return [record for handler in handlers for record in list(handler.records)]
 
 
 def _text(role: str) -> logging.Formatter:

@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class Application(Protocol):
-    """What a serving process does between binding its port and stopping.
+    """The service of a process, from the binding of its port to its end.
 
     Attributes:
-        role: Which process it is, such as "verifier".
+        role: Name of the kind of process, such as "verifier".
         internal: Whether only other processes of the service call it.
         service_names: The services it registers.
     """
@@ -53,14 +53,14 @@ class Application(Protocol):
         """Release everything; no call is in flight any more."""
 
     def inspect(self) -> Mapping[str, object]:
-        """Return what it is doing, for `DebugService`; may be called at any time."""
+        """Return the current state, for `DebugService`; may be called at any time."""
 
 
 class DebugService(debug_pb2_grpc.DebugServiceServicer):
     """Shows a process from inside, to callers that can reach its internal address."""
 
     def __init__(self, role: str, inspect: Callable[[], Mapping[str, object]]) -> None:
-        """Show what `inspect` returns, which can be written as JSON, of the process `role`."""
+        """Show the state that `inspect` returns, as values that JSON can hold."""
         self._role = role
         self._inspect = inspect
         self._started = time.monotonic()
@@ -114,10 +114,10 @@ async def serve(
     Args:
         application: The servicers and their life cycle.
         settings: Where to listen; `OSError` if an address cannot be bound or is taken.
-        server: One without ports, made by a caller that needs interceptors.
-        credentials: Of the port; None serves plaintext.
+        server: A server without ports, of a caller that needs interceptors.
+        credentials: Credentials of the port; None serves plaintext.
         second: A second address for the same services, and its credentials.
-        health: Made by a caller that reports changes while serving; ignored once it stops.
+        health: Servicer of a caller that changes the status while serving; ignored once it stops.
         reflection: Whether callers may ask what services there are.
         registry: The metrics to expose.
         stop_requested: Set by the caller to stop without a signal.
@@ -148,13 +148,13 @@ async def serve(
     if reflection:
         enable_server_reflection(reflected, server)
     ports = [(settings.address, credentials), *([] if second is None else [second])]
-    for address, how in ports:
+    for address, port_credentials in ports:
         refuse_taken_socket(address)
         try:
-            if how is None:
+            if port_credentials is None:
                 server.add_insecure_port(address)
             else:
-                server.add_secure_port(address, how)
+                server.add_secure_port(address, port_credentials)
         except RuntimeError as error:
             # gRPC does not say why.
             raise OSError(

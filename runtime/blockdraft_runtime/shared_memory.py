@@ -1,7 +1,7 @@
 """Memory that two processes of one host share, by a file that only their user can open.
 
-One process makes the file and says its name to the other, which maps it too. Then the name is
-taken away again: the memory goes when both have let go of it, however they end.
+One process makes the file and sends its name to the other, which maps it too. Then the file is
+unlinked: the memory is freed when neither process maps it any more, however they end.
 """
 
 import mmap
@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 30
 _NAME_KEY, _BYTES_KEY = "shared-memory", "shared-memory-bytes"
 _MAPPED, _NOT_MAPPED = "mapped", "none"
 MAPPED, NOT_MAPPED = ((_NAME_KEY, _MAPPED),), ((_NAME_KEY, _NOT_MAPPED),)
-"""Initial metadata that says of a call that was taken whether the memory on offer was mapped."""
+"""Initial metadata of an accepted call: whether the offered memory was mapped."""
 
 Metadata = Iterable[tuple[str, str | bytes]]
 _PREFIX = "shared-"
@@ -30,7 +30,7 @@ _NAME = re.compile(_PREFIX + "[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class SharedFile:
-    """A file that was made to be mapped by another process too."""
+    """A file for another process to map too."""
 
     path: Path  # where it is, until `unlink`
     memory: mmap.mmap  # its contents, to be written to
@@ -58,11 +58,11 @@ class SharedFile:
 
     @property
     def offer(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of a call that offers it."""
+        """Metadata of a call that offers this memory."""
         return (_NAME_KEY, self.path.name), (_BYTES_KEY, str(len(self.memory)))
 
     def unlink(self) -> None:
-        """Take the name away; harmless if it is gone."""
+        """Remove the file's name; harmless if it is gone."""
         self.path.unlink(missing_ok=True)
 
 
@@ -72,11 +72,10 @@ def socket_folder(address: str) -> Path | None:
 
 
 def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
-    """Map what the metadata of a call offers, for reading; return None if that is nothing.
+    """Map the memory that a call's metadata offers, for reading; None if there is no offer.
 
-    `ValueError` if the name is not one that `SharedFile` gives, the size out of bounds, or the file
-    not one of this user's own of that size which no other user may open; `OSError` if it cannot be
-    opened.
+    `ValueError` if the name is none of a `SharedFile`, the size is out of bounds, or the file is
+    not a private one of this user and of that size; `OSError` if it cannot be opened.
     """
     offer = dict(tuple(metadata))
     name, written = offer.get(_NAME_KEY), offer.get(_BYTES_KEY)
@@ -91,9 +90,9 @@ def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(directory / name, flags)
     try:
-        found = os.fstat(descriptor)
-        private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
-        if not private or found.st_uid != os.geteuid() or found.st_size != size:
+        status = os.fstat(descriptor)
+        private = stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077
+        if not private or status.st_uid != os.geteuid() or status.st_size != size:
             raise ValueError(f"{name} is not a private file of {size} bytes")
         return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     finally:
@@ -101,6 +100,6 @@ def attach_offered(metadata: Metadata, directory: Path) -> mmap.mmap | None:
 
 
 def is_mapped(metadata: Metadata) -> bool | None:
-    """Whether initial metadata says that what was offered is mapped; None if it does not say."""
+    """Return whether initial metadata says that the offered memory is mapped; None if unsaid."""
     answer = dict(tuple(metadata)).get(_NAME_KEY)
     return answer == _MAPPED if answer in (_MAPPED, _NOT_MAPPED) else None

@@ -1,4 +1,4 @@
-"""Whether a unix socket is free, which gRPC does not ask: it replaces what lies at the path."""
+"""A check that no process listens at a unix socket, whose file gRPC would simply replace."""
 
 import socket
 

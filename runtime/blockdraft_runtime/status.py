@@ -6,7 +6,7 @@ Every error of every service goes through here, so that each carries a machine-r
 
 gRPC for Python ends calls that cannot be decoded with INTERNAL, as if the server were at fault.
 Services that are registered through `add_strictly` end them with INVALID_ARGUMENT, reason
-MALFORMED_REQUEST; what is too large is refused by its bytes.
+MALFORMED_REQUEST; their `check` can refuse a request by its bytes, before it is decoded.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class ServiceError(Exception):
         return rpc_status.to_status(self.to_proto())
 
     def to_proto(self) -> Status:
-        """Return the message that tells of it, where it ends only a part of a call."""
+        """Return the error as a message, for where it ends only a part of a call."""
         details: list[Message] = [
             ErrorInfo(reason=self.reason, domain=ERROR_DOMAIN, metadata=self.metadata)
         ]
@@ -131,7 +131,7 @@ def received_error(error: grpc.RpcError) -> ServiceError | None:
 def details_of(status: Status) -> tuple[ErrorInfo | None, str | None, float | None]:
     """Return the reason if it is one of ours, the field at fault, and when to try again."""
     info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
-    found = {
+    detail_types = {
         type(detail)
         for packed in status.details
         for detail in (info, bad_request, retry)
@@ -141,12 +141,12 @@ def details_of(status: Status) -> tuple[ErrorInfo | None, str | None, float | No
     return (
         info if info.domain == ERROR_DOMAIN else None,
         violations[0].field if violations else None,
-        retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in found else None,
+        retry.retry_delay.ToNanoseconds() / 1e9 if RetryInfo in detail_types else None,
     )
 
 
 def error_from_proto(status: Status) -> ServiceError | None:
-    """Return the `ServiceError` that a status tells of, or None when it is none of ours."""
+    """Return the `ServiceError` in a status, or None when it has none of ours."""
     info, field, retry_after_seconds = details_of(status)
     if info is None:
         return None
@@ -163,7 +163,7 @@ def error_from_proto(status: Status) -> ServiceError | None:
 
 
 def service_error(error: Exception) -> ServiceError:
-    """Return what a caller is told: anything but a `ServiceError` is logged, and INTERNAL."""
+    """Return the error for a caller: an unexpected exception is logged and becomes INTERNAL."""
     if isinstance(error, ServiceError):
         return error
     logger.error("unexpected error while serving a call", exc_info=error)
@@ -237,11 +237,11 @@ def add_strictly(
     server: grpc.aio.Server,
     check: Callable[[str, bytes], None] = lambda method, data: None,
 ) -> None:
-    """Register `servicer` so that requests that are not decoded get a typed error.
+    """Register `servicer` so that requests that cannot be decoded get a typed error.
 
-    Its methods on streams of requests hear of such a one by the `ServiceError` that the stream
-    raises. `add_to_server` is the generated function, such as `add_…Servicer_to_server`. `check`
-    refuses, with `ServiceError`, an encoded request to the method of a name.
+    A stream of requests raises this `ServiceError` in its method. `add_to_server` is the generated
+    function, such as `add_…Servicer_to_server`. `check` takes a method's name and an encoded
+    request, and raises `ServiceError` to refuse it.
     """
     collector = _Collector()
     add_to_server(servicer, collector)
@@ -252,7 +252,7 @@ def add_strictly(
 
 def _strict(handler: Any, check: Callable[[bytes], None]) -> Any:
     def deserialize(data: bytes) -> object:
-        """Return the request, or in its place the error for one that is refused."""
+        """Return the request, or the error for a request that is refused."""
         try:
             check(data)
             return handler.request_deserializer(data)

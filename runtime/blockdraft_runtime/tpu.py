@@ -1,4 +1,4 @@
-"""The TPU chips of a host: what the environment tells of them, and which process owns which.
+"""The TPU chips of a host, as the environment describes them, and their owners.
 
 GKE sets `TPU_ACCELERATOR_TYPE`, `TPU_TOPOLOGY`, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` in the
 containers of a TPU node (https://cloud.google.com/kubernetes-engine/docs/concepts/tpus). The
@@ -55,10 +55,10 @@ _CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4
 class TpuHost:
     """One host of a TPU slice."""
 
-    accelerator_type: str  # what the slice is, such as `v5p-8` or `v5e-16`
+    accelerator_type: str  # type of the slice, such as `v5p-8` or `v5e-16`
     chips: Bounds  # chips of each host
     hosts: Bounds = (1, 1, 1)  # hosts of the slice
-    worker_id: int = 0  # which of the hosts this is; x counts fastest
+    worker_id: int = 0  # number of this host in the slice; x counts fastest
     hostnames: tuple[str, ...] = ("localhost",)  # names or addresses of all hosts, by worker id
     # Ports of libtpu's own metrics, one for each chip of this host, as GKE sets them in
     # `TPU_RUNTIME_METRICS_PORTS`, or two for each of tpu7x; empty where these are not wanted.
@@ -89,7 +89,7 @@ class TpuHost:
 
     @classmethod
     def of_slice(cls, generation: str, topology: str) -> "TpuHost":
-        """Return the first host of a slice that is not there, such as of "v5p", "2x2x1".
+        """Return the first host of a slice that need not exist, such as "v5p", "2x2x1".
 
         `ValueError` if there is no such slice.
         """
@@ -112,9 +112,9 @@ class TpuHost:
     def from_environment(
         cls, environ: Mapping[str, str], accelerator_type: str | None = None
     ) -> "TpuHost | None":
-        """Return the host that the environment tells of; None if it tells of no TPU.
+        """Return the host that the environment describes; None if it describes no TPU.
 
-        An `accelerator_type` stands in for what the environment says of type and topology.
+        An `accelerator_type` takes the place of the environment's type and topology.
 
         `ValueError` if the type is unknown, or type, topology and hosts do not fit.
         """
@@ -165,8 +165,8 @@ def _slice_bounds(
     accelerator_type: str, generation: str, num_chips: int, topology: str | None
 ) -> Bounds:
     """Return the chips of the slice, from the topology or else by default."""
-    known = _FLAT_TOPOLOGIES if generation in _FLAT else _CUBE_TOPOLOGIES
-    topology = topology or known.get(num_chips)
+    default_topologies = _FLAT_TOPOLOGIES if generation in _FLAT else _CUBE_TOPOLOGIES
+    topology = topology or default_topologies.get(num_chips)
     if topology is None:
         raise ValueError(f"{accelerator_type} has no default topology: TPU_TOPOLOGY must say it")
     if not _TOPOLOGY.fullmatch(topology):
@@ -185,7 +185,7 @@ def _times(bounds: Bounds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChipSplit:
-    """How many chips each process owns."""
+    """Numbers of chips that verifier and drafter own."""
 
     verifier: int  # chips of the verifier; on a slice of several hosts, of all of them
     drafter: int  # chips of the drafter; 0 to decode plainly
@@ -232,7 +232,7 @@ def fitting_splits(host: TpuHost) -> tuple[ChipSplit, ...]:
 
 
 def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
-    """Return what the verifier's process on this host must have in its environment."""
+    """Return the environment variables of the verifier's process on this host."""
     _check(host, split)
     if host.num_hosts == 1:
         return _environment(host, range(split.verifier), BASE_PROCESS_PORT)
@@ -246,7 +246,7 @@ def verifier_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
 
 
 def drafter_environment(host: TpuHost, split: ChipSplit) -> dict[str, str]:
-    """Return what the drafter's process must have in its environment.
+    """Return the environment variables of the drafter's process.
 
     `ValueError` if the split does not fit, or has no chips for the drafter.
     """
@@ -274,24 +274,24 @@ def _check(host: TpuHost, split: ChipSplit) -> None:
         )
     else:
         reason = "each process needs 1, 2, 4 or 8 neighbouring chips of its own"
-    names = ", ".join(str(each) for each in fitting)
+    names = ", ".join(map(str, fitting))
     raise ValueError(f"{host.accelerator_type} cannot be split {split}: {reason}. Fits: {names}")
 
 
 def _environment(host: TpuHost, chips: range, port: int) -> dict[str, str]:
-    """Return what makes a process with these chips a slice of its own."""
+    """Return the variables that make a process with these chips a slice of its own."""
     # Two processes that inherit all ports would both want the first one.
     ports = host.metrics_ports
     per_chip, rest = divmod(len(ports), host.num_chips)
-    own = {}
+    variables = {}
     if per_chip and not rest:
         of_chips = ports[chips.start * per_chip : chips.stop * per_chip]
-        own = {"TPU_RUNTIME_METRICS_PORTS": ",".join(of_chips)}
+        variables = {"TPU_RUNTIME_METRICS_PORTS": ",".join(of_chips)}
     bounds = host.chips
     if len(chips) < host.num_chips:
         bounds = 1, len(chips), 1
-        own["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    return own | {
+        variables["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    return variables | {
         "TPU_VISIBLE_CHIPS": _joined(chips),
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(bounds),
         "TPU_PROCESS_BOUNDS": "1,1,1",

@@ -1,4 +1,4 @@
-"""How many requests the server holds at once, in all and of each tenant. Pure: no I/O."""
+"""Bounds on the requests that the server holds at once, in all and of each tenant. Pure: no I/O."""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ _MIN_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 30.0
 
 TakeTokens = Callable[[int], None]
-"""Adds tokens to those held, or refuses: for good if the request alone exceeds the limit."""
+"""Adds tokens to the tenant's, or refuses: for good if the request alone exceeds the limit."""
 
 
 class Admission:
@@ -48,7 +48,7 @@ class Admission:
         self._shared = shared
         self._clock = clock
         self._admitted = 0
-        # Of the tenants that hold any, by their salts: their limits may change meanwhile.
+        # By the salts of the tenants that hold requests; a tenant's limits may change meanwhile.
         self._requests: Counter[bytes] = Counter()
         self._tokens: Counter[bytes] = Counter()
         self._draining = False
@@ -66,19 +66,19 @@ class Admission:
 
     @contextmanager
     def admit(self, tenant: Tenant, *, background: bool = False) -> Iterator[TakeTokens]:
-        """Hold a slot, and the tokens that are taken, for the duration of the context.
+        """Hold a slot, and the tokens that the yielded function adds, until the context ends.
 
         UNAVAILABLE while draining or without a verifier, RESOURCE_EXHAUSTED while full or while
         the tenant holds as many as it may.
         """
         self._check(tenant, background)
-        taken = 0
+        token_count = 0
 
         def take_tokens(count: int) -> None:
-            nonlocal taken
+            nonlocal token_count
             self._check_tokens(tenant, count)
             self._tokens[tenant.salt] += count
-            taken += count
+            token_count += count
 
         self._admitted += 1
         self._requests[tenant.salt] += 1
@@ -87,7 +87,7 @@ class Admission:
         finally:
             self._admitted -= 1
             self._requests[tenant.salt] -= 1
-            self._tokens[tenant.salt] -= taken
+            self._tokens[tenant.salt] -= token_count
             if not self._requests[tenant.salt]:
                 # A tenant that holds nothing is forgotten.
                 del self._requests[tenant.salt], self._tokens[tenant.salt]
@@ -116,14 +116,15 @@ class Admission:
         capacity = self._capacity()
         if capacity < 1:
             raise verifier_unavailable("no verifier is ready")
-        admitted, held = self._admitted, self._requests[tenant.salt]
+        admitted, request_count = self._admitted, self._requests[tenant.salt]
         own_limit = self._share(tenant.max_requests)
-        if own_limit is not None and held >= own_limit:
-            message = f"{held} requests of the caller are held, at most {own_limit} are allowed"
-            raise self._over_limit("max-requests", own_limit, message, {"held": held})
+        if own_limit is not None and request_count >= own_limit:
+            message = f"{request_count} requests of the caller are held, "
+            message += f"at most {own_limit} are allowed"
+            raise self._over_limit("max-requests", own_limit, message, {"held": request_count})
         limit = self._limit(background)
-        left = limit - admitted
-        if left <= 0:
+        free_slots = limit - admitted
+        if free_slots <= 0:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "QUEUE_FULL",
@@ -134,31 +135,31 @@ class Admission:
         # Once requests have to wait, no tenant holds more than there are slots left. So one tenant
         # that asks for all of them gets half, two get a third each, and the rest is for others.
         crowded = admitted >= -(-capacity // self._servers)
-        if crowded and held >= left and self._shared():
-            message = f"{held} requests of the caller are held; the {left} free slots are left to "
-            message += "other callers"
-            raise self._over_limit("fair-share", left, message, {"held": held})
+        if crowded and request_count >= free_slots and self._shared():
+            message = f"{request_count} requests of the caller are held; "
+            message += f"the {free_slots} free slots are left to other callers"
+            raise self._over_limit("fair-share", free_slots, message, {"held": request_count})
 
     def _check_tokens(self, tenant: Tenant, count: int) -> None:
-        held, limit = self._tokens[tenant.salt], self._share(tenant.max_tokens)
-        if limit is not None and held + count > limit:
-            message = f"the request may take {count} tokens beside {held} of the caller's other "
-            message += f"requests, at most {limit} are allowed"
-            more = {"tokens": count, "held": held}
-            raise self._over_limit("max-tokens", limit, message, more, retry=count <= limit)
+        token_count, limit = self._tokens[tenant.salt], self._share(tenant.max_tokens)
+        if limit is not None and token_count + count > limit:
+            message = f"the request may take {count} tokens beside {token_count} of the caller's "
+            message += f"other requests, at most {limit} are allowed"
+            counts = {"tokens": count, "held": token_count}
+            raise self._over_limit("max-tokens", limit, message, counts, retry=count <= limit)
 
     def _share(self, limit: int | None) -> int | None:
         """Return this server's share of a tenant's limit."""
         return None if limit is None else -(-limit // self._servers)
 
     def _over_limit(
-        self, name: str, limit: int, message: str, more: dict[str, int], *, retry: bool = True
+        self, name: str, limit: int, message: str, counts: dict[str, int], *, retry: bool = True
     ) -> ServiceError:
         return ServiceError(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             TENANT_LIMIT,
             message,
-            metadata={"limit": name, "allowed": limit, **more},
+            metadata={"limit": name, "allowed": limit, **counts},
             retry_after_seconds=self._retry_seconds() if retry else None,
         )
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Beside a prompt of the most bytes: a constraint, names and options, and what encoding a
-# conversation takes.
+# Bytes beside the longest prompt: a constraint, names and options, and the encoding of a
+# conversation.
 _ROOM_BYTES = 512 * 1024
 
 # For TLS and the beginning of HTTP/2. A client that connects and sends nothing is dropped then.
@@ -54,8 +54,8 @@ class ServerApp:
     """The API server; an `Application` of `blockdraft_runtime.process`.
 
     Attributes:
-        role: Which process this is.
-        internal: Anybody may call it.
+        role: Name of the kind of process.
+        internal: False, because anybody may call it.
         service_names: The services it registers.
         health: Reports SERVING only while at least one verifier is healthy.
     """
@@ -114,8 +114,8 @@ class ServerApp:
         """Return a gRPC server with options and interceptors as the settings say."""
         options = dict(SERVER_OPTIONS)
         # Above the limit on a request's size, so that most callers get an error with a reason.
-        most = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
-        options["grpc.max_receive_message_length"] = most
+        max_bytes = self._settings.limits.max_prompt_bytes + _ROOM_BYTES
+        options["grpc.max_receive_message_length"] = max_bytes
         options["grpc.server_handshake_timeout_ms"] = HANDSHAKE_MILLISECONDS
         options["grpc.so_reuseport"] = int(self._settings.servers > 1)
         age = self._settings.limits.max_connection_age_seconds
@@ -190,7 +190,7 @@ class ServerApp:
         self._held_loop.stop()
 
     def inspect(self) -> Mapping[str, object]:
-        """Return the requests held, and what is known of the verifiers."""
+        """Return the numbers of requests held, and the states of the verifiers."""
         return {
             **self._service.state(),
             "longest_event_loop_hold_seconds": self._held_loop.longest_seconds,
@@ -205,7 +205,7 @@ class ServerApp:
         return HttpServer(self._settings, address, completions, self._pool, self._api_keys)
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run something until the end."""
+        """Run a coroutine until the server stops."""
         self._tasks.append(asyncio.ensure_future(coroutine))
 
     def _renew_certificate(self) -> None:
@@ -262,8 +262,8 @@ async def run_server(settings: ServerSettings, traces: Traces) -> None:
 
 
 def _key_file(path: Path) -> Reloaded[Keys]:
-    what = f"{path} of --api-key-file"
-    return Reloaded(what, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
+    name = f"{path} of --api-key-file"
+    return Reloaded(name, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
 
 
 def _certificate(tls: TlsSettings) -> Reloaded[Certificate]:

@@ -23,7 +23,7 @@ Message = inference_pb2.StreamGenerateResponse
 
 
 class Complete(Protocol):
-    """Returns the messages of each completion, as `InferenceService.completions` does."""
+    """Returns one stream of messages per completion, as `InferenceService.completions` does."""
 
     def __call__(
         self,
@@ -33,16 +33,16 @@ class Complete(Protocol):
         remaining: float | None,
         stand_ins: Mapping[str, str] = ...,
     ) -> list[AsyncGenerator[Message, None]]:
-        """See there."""
+        """Return the streams; see `InferenceService.completions`."""
 
 
 LAST_WORDS_SECONDS = 1.0
-"""After the deadline of a request, to tell its caller; one that does not read has as long."""
+"""Time after a request's deadline for writing the error to its caller."""
 FINISH_NAMES = {
     inference_pb2.FINISH_REASON_STOP: "stop",
     inference_pb2.FINISH_REASON_LENGTH: "length",
 }
-"""The reasons of an end, as OpenAI and vLLM call them."""
+"""The finish reasons by the names of OpenAI and vLLM."""
 _FINISH_REASONS = {
     verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
     verifier_pb2.TOKEN_FINISH_REASON_LENGTH: inference_pb2.FINISH_REASON_LENGTH,
@@ -106,7 +106,7 @@ def _log_probs(
     ranked: Sequence[verifier_pb2.RankedLogProbs],
     token_bytes: TokenBytes,
 ) -> list[inference_pb2.TokenLogProbs]:
-    def one(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
+    def entry(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
         return inference_pb2.TokenLogProb(
             token_id=token_id, log_prob=log_prob, token=token_bytes(token_id)
         )
@@ -114,10 +114,10 @@ def _log_probs(
     # Shorter than `token_ids` if none were asked for; cut with the tokens after a stop sequence.
     return [
         inference_pb2.TokenLogProbs(
-            chosen=one(token_id, each.chosen_log_prob),
-            alternatives=map(one, each.token_ids, each.log_probs),
+            chosen=entry(token_id, ranking.chosen_log_prob),
+            alternatives=map(entry, ranking.token_ids, ranking.log_probs),
         )
-        for token_id, each in zip(token_ids, ranked, strict=False)
+        for token_id, ranking in zip(token_ids, ranked, strict=False)
     ]
 
 
@@ -126,15 +126,15 @@ def _of_prompt(
     ranked: Sequence[verifier_pb2.RankedLogProbs],
     token_bytes: TokenBytes,
 ) -> list[inference_pb2.TokenLogProbs]:
-    """Return the entries of a prompt's tokens, of which the first follows none."""
+    """Return the log probabilities of a prompt's tokens; 0 for the first, which follows none."""
     return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
 
 
 @contextlib.asynccontextmanager
 async def writing(context: Any, seconds: float) -> AsyncIterator[None]:
-    """End the writes of a call without a deadline after so many seconds, and some to tell of it.
+    """Bound the writes of a call without a deadline to `seconds` plus `LAST_WORDS_SECONDS`.
 
-    Who does not read would hold a place for ever; at a deadline of the caller's, gRPC ends them.
+    A caller that does not read would hold a slot for ever. gRPC enforces the callers' deadlines.
     """
     if context.time_remaining() is not None:
         yield
@@ -152,17 +152,17 @@ async def merged(
 ) -> AsyncGenerator[tuple[int, Message | None], None]:
     """Yield the messages of all completions as they come, each with the completion's number.
 
-    The first error ends them all. `begun` is told the tasks that read them; the completion of one
-    that is cancelled ends with None.
+    The first error ends all of them. `begun` gets the tasks that read the completions; the
+    completion of a cancelled task ends with None.
     """
     if len(completions) == 1 and begun is None:
         async with contextlib.aclosing(completions[0]) as only:
-            async for each in only:
-                yield 0, each
+            async for response in only:
+                yield 0, response
         return
     # With the number of the completion: a message, an error, or None if it was cancelled.
     arrived: asyncio.Queue[tuple[int, Message | Exception | None]] = asyncio.Queue()
-    # Of a caller that reads slowly, the rest waits where it is merged into fewer messages.
+    # If the caller reads slowly, further messages wait in their feeds, which merge them.
     room = asyncio.Semaphore(len(completions))
 
     async def follow(index: int) -> None:
@@ -175,7 +175,7 @@ async def merged(
             arrived.put_nowait((index, error))
 
     def ended(task: "asyncio.Task[None]", index: int) -> None:
-        # Also of a task that was cancelled before it began.
+        # Called also for a task that was cancelled before it began.
         if task.cancelled():
             arrived.put_nowait((index, None))
 
@@ -184,18 +184,18 @@ async def merged(
         task.add_done_callback(partial(ended, index=index))
     if begun is not None:
         begun(tasks)
-    left = set(range(len(completions)))
+    open_indices = set(range(len(completions)))
     try:
-        while left:
+        while open_indices:
             index, message = await arrived.get()
             if isinstance(message, Exception):
                 raise message
             if message is not None:
                 room.release()
-            if index in left:
+            if index in open_indices:
                 yield index, message
             if message is None or message.finish_reason:
-                left.discard(index)
+                open_indices.discard(index)
     finally:
         for task in tasks:
             task.cancel()
@@ -206,24 +206,23 @@ class Detokenizer:
     """Turns the tokens of one completion into text as they arrive.
 
     Attributes:
-        tokens: How many of the tokens are part of the completion: all up to the last one of a stop
-            sequence.
+        tokens: Number of tokens of the completion: all up to the last one of a stop sequence.
         stopped: Whether a stop sequence was found; no further text comes.
     """
 
     def __init__(
         self, decoder: TextDecoder, stop_sequences: Sequence[str] = (), min_tokens: int = 0
     ) -> None:
-        """Start an empty completion that these texts end after `min_tokens`; none may be empty."""
+        """Start empty; a stop sequence ends the text after `min_tokens`; none may be empty."""
         self.tokens = 0
         self.stopped = False
         self._min_tokens = min_tokens
         self._decoder = decoder
         self._matcher = StopMatcher(stop_sequences) if stop_sequences else None
-        self._held = ""
+        self._held_text = ""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Return the new text that is certain after `token_ids`.
+        """Return the new text that no later token can change.
 
         Incomplete characters and any end that may begin a stop sequence are held back.
         """
@@ -245,21 +244,21 @@ class Detokenizer:
             return ""
         text = self._release(self._decoder.finish())
         if not self.stopped:
-            text, self._held = text + self._held, ""
+            text, self._held_text = text + self._held_text, ""
         return text
 
     def _release(self, text: str) -> str:
         if self._matcher is None:
             return text
-        pending = self._held + text
-        for position, character in enumerate(text, start=len(self._held) + 1):
+        pending = self._held_text + text
+        for position, character in enumerate(text, start=len(self._held_text) + 1):
             length = self._matcher.push(character)
             if length is not None and self.tokens > self._min_tokens:
                 self.stopped = True
-                self._held = ""
+                self._held_text = ""
                 return pending[: position - length]
         boundary = len(pending) - self._matcher.longest_prefix
-        self._held = pending[boundary:]
+        self._held_text = pending[boundary:]
         return pending[:boundary]
 
 
@@ -278,7 +277,7 @@ class StopMatcher:
 
     @property
     def longest_prefix(self) -> int:
-        """Length of the longest end of the text so far that may begin a stop sequence."""
+        """Length of the longest suffix of the text so far that begins a stop sequence."""
         return max(self._matched, default=0)
 
     def push(self, character: str) -> int | None:
@@ -298,7 +297,7 @@ class StopMatcher:
 
 
 def _fallbacks(sequence: str) -> tuple[int, ...]:
-    """Return for each prefix of `sequence` its longest proper prefix that is also its end."""
+    """Return, per prefix of `sequence`, the length of its longest proper prefix that ends it."""
     fallbacks = [0] * len(sequence)
     length = 0
     for index in range(1, len(sequence)):

@@ -1,15 +1,15 @@
-"""What a completion must look like: from the constraint of a request to a grammar of llguidance.
+"""Constraints on completions: from the constraint of a request to a grammar of llguidance.
 
 The verifier reads grammars in llguidance's JSON format: a main one in its dialect of Lark and, by
 name, the JSON Schemas and grammars of callers that it refers to. What may precede the constrained
 text and what may surround structural tags becomes lazy lexemes, which end where their last
-characters first occur. Control tokens are no text and stand for themselves. Pure; whether a schema
-or a grammar can be compiled, the verifier finds out.
+characters first occur. Control tokens are no text and stand for themselves. Pure; the verifier
+finds out whether a schema or a grammar can be compiled.
 
 Structural tags also come in JSON, as vLLM, SGLang and gateways write them: either "structures" with
 "triggers", or a "format" of "triggered_tags". The tags hold JSON of a schema; other formats and
 contents are refused. With "at_least_one", where others allow text after the first tag, a completion
-consists of tags alone. Of these, one that begins with nothing stands in place of all.
+consists of tags alone. A tag that begins with nothing then stands in place of all of them.
 """
 
 import itertools
@@ -32,7 +32,7 @@ _NOTHING = '""'  # in Lark
 
 
 def check_constraint(constraint: inference_pb2.OutputConstraint) -> None:
-    """Check all that needs no tokenizer."""
+    """Check a constraint as far as that needs no tokenizer."""
     size, kind = constraint.ByteSize(), constraint.WhichOneof("kind")
     if size > MAX_CONSTRAINT_BYTES:
         raise constraint_too_large(size)
@@ -88,7 +88,7 @@ def _check_tag(field: str, tag: inference_pb2.StructuralTag, *, required: bool) 
 
 
 def _check_triggers(field: str, triggers: Collection[str]) -> None:
-    # In their order, one that begins with another comes next to one that does.
+    # A trigger that begins others is the beginning of the one after it in sorted order.
     for first, second in itertools.pairwise(sorted(triggers)):
         if second.startswith(first):
             message = f"the trigger {first!r} begins the trigger {second!r}, and so hides it"
@@ -119,7 +119,7 @@ def grammar_of(
 ) -> str:
     """Return the grammar of a constraint that passed `check_constraint`.
 
-    `control_tokens` are those of the target, by how its tokenizer's files spell them.
+    `control_tokens` are the target's, by their spelling in its tokenizer's files.
     """
     grammar = _Grammar(control_tokens)
     try:
@@ -130,7 +130,7 @@ def grammar_of(
             body = " ".join([grammar.free_text(free), *lead, f"({body})"])
         return grammar.whole(body)
     except (ValueError, TypeError, RecursionError) as error:
-        # No schema, a number beyond those of JSON, no Unicode, or as deep as can just be read.
+        # It is no schema, no Unicode, or nested too deeply, or has a number that JSON has not.
         raise invalid_argument(FIELD, f"{FIELD} holds unusable JSON: {error}") from None
 
 
@@ -144,14 +144,14 @@ class _Grammar:
         pattern = "|".join(map(re.escape, spellings)) or r"(?!)"
         self._control_pattern = re.compile(f"({pattern})")
         self._rules = [r"TEXT: /(.|\n)*/"]
-        self._others: list[dict[str, Any]] = []
+        self._subgrammars: list[dict[str, Any]] = []
 
     def whole(self, start: str) -> str:
-        """Return the whole grammar, of completions that match the expression `start`."""
+        """Return the whole grammar, in JSON, of completions that match the expression `start`."""
         main = {"name": "main", "lark_grammar": "\n".join([f"start: {start}", *self._rules])}
-        whole = {"grammars": [main, *self._others]}
-        # What cannot be encoded is half of a surrogate pair.
-        return json.dumps(whole, allow_nan=False, ensure_ascii=False).encode().decode()
+        grammar = {"grammars": [main, *self._subgrammars]}
+        # Encoding fails on half of a surrogate pair.
+        return json.dumps(grammar, allow_nan=False, ensure_ascii=False).encode().decode()
 
     def body(self, constraint: inference_pb2.OutputConstraint) -> str:
         """Return the expression for the constrained part."""
@@ -163,12 +163,12 @@ class _Grammar:
             case "regex":
                 # Only a slash that is not escaped would end it.
                 escaped = re.sub(r"\\.|/", _escape, constraint.regex, flags=re.DOTALL)
-                return self._other(lark_grammar=f"start: /{escaped}/")
+                return self._subgrammar(lark_grammar=f"start: /{escaped}/")
             case "choice":
-                # One lexeme, of which a text may begin another.
+                # One lexeme: a text may begin another one.
                 return self._rule("CHOICE", " | ".join(map(json.dumps, constraint.choice.texts)))
             case "grammar":
-                return self._other(lark_grammar=constraint.grammar)
+                return self._subgrammar(lark_grammar=constraint.grammar)
             case _:
                 return self._tagged(constraint.structural_tags)
 
@@ -193,21 +193,22 @@ class _Grammar:
     def _tagged(self, structure: inference_pb2.StructuralTags) -> str:
         tags = structure.tags
         if structure.required:
-            # What begins with nothing stands for all of them.
-            answers = [self._tag(one, "") for one in tags if not one.begin]
-            calls = [self._tag(one, "") for one in tags if one.begin]
+            # A tag that begins with nothing stands in place of all of them.
+            answers = [self._tag(tag, "") for tag in tags if not tag.begin]
+            calls = [self._tag(tag, "") for tag in tags if tag.begin]
             if not calls:
                 return " | ".join(answers)
-            tag = self._rule("tag", " | ".join(calls))
-            return " | ".join([tag if structure.single else f'{tag} ("\\n" {tag})*', *answers])
+            rule = self._rule("tag", " | ".join(calls))
+            return " | ".join([rule if structure.single else f'{rule} ("\\n" {rule})*', *answers])
         groups: dict[str, list[str]] = {}
-        for one in tags:
-            groups.setdefault(_trigger(one), []).append(self._tag(one, _trigger(one)))
+        for tag in tags:
+            groups.setdefault(_trigger(tag), []).append(self._tag(tag, _trigger(tag)))
         triggered = [
-            f"{self._text_until(trigger)} ({' | '.join(rest)})" for trigger, rest in groups.items()
+            f"{self._text_until(trigger)} ({' | '.join(group)})"
+            for trigger, group in groups.items()
         ]
-        tag = self._rule("tag", " | ".join(triggered))
-        return f"{tag} | TEXT" if structure.single else f"{tag}* TEXT"
+        rule = self._rule("tag", " | ".join(triggered))
+        return f"{rule} | TEXT" if structure.single else f"{rule}* TEXT"
 
     def _tag(self, tag: inference_pb2.StructuralTag, trigger: str) -> str:
         """Return the expression for a tag after its trigger."""
@@ -230,11 +231,11 @@ class _Grammar:
         ]
 
     def _schema(self, schema: Any) -> str:
-        return self._other(json_schema=enforceable(schema))
+        return self._subgrammar(json_schema=enforceable(schema))
 
-    def _other(self, **grammar: Any) -> str:
-        name = f"grammar_{len(self._others)}"
-        self._others.append({"name": name, **grammar})
+    def _subgrammar(self, **grammar: Any) -> str:
+        name = f"grammar_{len(self._subgrammars)}"
+        self._subgrammars.append({"name": name, **grammar})
         return f"@{name}"
 
     def _rule(self, name: str, definition: str, option: str = "") -> str:
@@ -247,9 +248,9 @@ def _escape(match: re.Match[str]) -> str:
     return r"\/" if match[0] == "/" else match[0]
 
 
-def structural_tags(given: object, path: str) -> inference_pb2.StructuralTags:
-    """Return the tags of the JSON object, or of its text, that is at `path` of a request."""
-    fields = Fields(json_value(given, path), path)
+def structural_tags(value: object, path: str) -> inference_pb2.StructuralTags:
+    """Return the tags of a JSON object at `path` of a request; it may be a text of JSON."""
+    fields = Fields(json_value(value, path), path)
     fields.only("type", "structural_tag")
     if (form := fields.take("format")) is None:
         return _tags(fields, "structures", lambda tag: tag.take("schema"))
@@ -264,7 +265,7 @@ def _tags(
     fields: Fields, name: str, schema_of: Callable[[Fields], Any]
 ) -> inference_pb2.StructuralTags:
     triggers = fields.texts("triggers")
-    found = inference_pb2.StructuralTags(
+    structure = inference_pb2.StructuralTags(
         required=fields.flag("at_least_one"), single=fields.flag("stop_after_first")
     )
     for tag in fields.objects(name):
@@ -275,9 +276,9 @@ def _tags(
             raise invalid_argument(tag.named("begin"), message)
         schema, end = json.dumps(schema_of(tag)), tag.text("end") or ""
         tag.finish()
-        found.tags.add(trigger=trigger, begin=begin, json_schema=schema, end=end)
+        structure.tags.add(trigger=trigger, begin=begin, json_schema=schema, end=end)
     fields.finish()
-    return found
+    return structure
 
 
 def _content_schema(tag: Fields) -> Any:

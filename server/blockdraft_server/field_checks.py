@@ -18,7 +18,7 @@ class ModelLimits:
 
 
 def check(holds: bool, field: str, expected: str, value: float) -> None:
-    """Refuse a number unless what is expected of it holds."""
+    """Refuse the number of a field unless `holds`; `expected` says in words what it must be."""
     if not holds:
         raise invalid_argument(field, f"{field} must be {expected}, got {value:g}", value=value)
 
@@ -28,16 +28,16 @@ def check_within(field: str, value: float, bound: float) -> None:
     check(-bound <= value <= bound, field, f"in [-{bound}, {bound}]", value)
 
 
-def check_count(field: str, count: int, most: int, what: str) -> None:
-    """Refuse a list that holds too much."""
-    if count > most:
-        message = f"{field} holds {count} {what}, at most {most} may be"
-        raise invalid_argument(field, message, count=count, limit=most)
+def check_count(field: str, count: int, limit: int, noun: str) -> None:
+    """Refuse a list with more than `limit` items, which `noun` names in messages."""
+    if count > limit:
+        message = f"{field} holds {count} {noun}, at most {limit} may be"
+        raise invalid_argument(field, message, count=count, limit=limit)
 
 
-def check_texts(field: str, texts: Sequence[str], most: int) -> None:
+def check_texts(field: str, texts: Sequence[str], limit: int) -> None:
     """Refuse too many texts, and any that is empty or too long."""
-    check_count(field, len(texts), most, "texts")
+    check_count(field, len(texts), limit, "texts")
     for index, text in enumerate(texts):
         item, size = f"{field}[{index}]", len(text.encode())
         if not size:
@@ -53,5 +53,5 @@ def check_token_ids(field: str, token_ids: Sequence[int], limits: ModelLimits) -
     if not token_ids or (min(token_ids) >= 0 and max(token_ids) < limits.vocabulary_size):
         return
     for index, token_id in enumerate(token_ids):
-        known = 0 <= token_id < limits.vocabulary_size
-        check(known, f"{field}[{index}]", f"in [0, {limits.vocabulary_size})", token_id)
+        in_range = 0 <= token_id < limits.vocabulary_size
+        check(in_range, f"{field}[{index}]", f"in [0, {limits.vocabulary_size})", token_id)

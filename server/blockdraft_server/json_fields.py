@@ -12,7 +12,7 @@ class Fields:
     """The fields of an object at `path` of a request; null is the same as unset."""
 
     def __init__(self, values: object, path: str = "") -> None:
-        """Take what JSON holds there, which has to be an object."""
+        """Take the JSON value at `path`, which must be an object."""
         self._path = path
         if not isinstance(values, Mapping):
             raise invalid_argument(path or "body", f"{path or 'the body'} must be a JSON object")
@@ -23,7 +23,7 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def all(self) -> dict[str, Any]:
-        """Return the fields that were not read yet, unread."""
+        """Return the fields that were not read yet, and leave them unread."""
         return dict(self._values)
 
     def take(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class Fields:
         return None if value is None else _as_float(value)
 
     def integer(self, name: str, bits: int = 32) -> int | None:
-        """Return an integer that fits into so many bits."""
+        """Return an integer that fits into `bits` bits, its sign included."""
         value = self.take(name)
         if value is not None and not _is_integer(value, bits):
             raise self._wrong(name, f"an integer of {bits} bits")
@@ -62,7 +62,7 @@ class Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of strings, or one that stands alone."""
+        """Return a list of strings; a string alone is a list of one."""
         value = self.take(name) or []
         value = [value] if isinstance(value, str) else value
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -70,7 +70,7 @@ class Fields:
         return value
 
     def inner(self, name: str) -> "Fields":
-        """Return the fields of an object, of which one that is unset has none."""
+        """Return the fields of an object; an unset object has none."""
         value = self.take(name)
         return Fields({} if value is None else value, self.named(name))
 
@@ -80,17 +80,17 @@ class Fields:
         return [Fields(value, f"{self.named(name)}[{at}]") for at, value in enumerate(values)]
 
     def only(self, name: str, *meanings: object) -> None:
-        """Refuse a field unless it has one of these values, which ask for nothing."""
+        """Refuse a field unless it is unset or has one of these values, which ask for nothing."""
         value = self.take(name)
         if value is not None and value not in meanings:
             raise self.unsupported(name)
 
     def unsupported(self, name: str) -> ServiceError:
-        """Return the error for a field that asks for what is not done here."""
+        """Return the error for a field that is not supported."""
         return invalid_argument(self.named(name), f"{self.named(name)} is not supported here")
 
     def finish(self) -> None:
-        """Refuse the fields that are left."""
+        """Refuse the fields that were not read."""
         for name in self._values:
             raise self.unsupported(name)
 
@@ -104,12 +104,12 @@ class Fields:
         return invalid_argument(self.named(name), f"{self.named(name)} must be {expected}")
 
 
-def json_value(given: object, path: str) -> object:
-    """Return what is at `path` of a request, or what it is the text of in JSON."""
-    if not isinstance(given, str):
-        return given
+def json_value(value: object, path: str) -> object:
+    """Return the JSON value at `path` of a request; a text is parsed as JSON."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(given)
+        return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise invalid_argument(path, f"{path} is not valid JSON: {error}") from None
 
@@ -122,7 +122,7 @@ def _is_integer(value: object, bits: int) -> bool:
 
 
 def _are_integers(values: list[Any], bits: int) -> bool:
-    """Return whether all values are integers of so many bits, with no step of Python for each."""
+    """Return whether all values are integers of `bits` bits, without a loop in Python."""
     kinds, bound = set(map(type, values)), 1 << bits - 1
     if not kinds <= {int, float} or (values and not -bound <= min(values) <= max(values) < bound):
         return False

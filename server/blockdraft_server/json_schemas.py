@@ -1,7 +1,7 @@
-"""JSON Schemas as llguidance is to read them, or refused by the place that it would read wrongly.
+"""JSON Schemas rewritten for llguidance, or refused with the place that it would enforce wrongly.
 
 It computes with doubles and integers of 64 bits, writes some patterns of ECMA-262 otherwise, and
-refuses keywords that say nothing. What is changed here allows the same values or fewer.
+refuses keywords without effect. A rewritten schema allows the same values or fewer.
 """
 
 import itertools
@@ -11,11 +11,11 @@ from typing import Any
 from blockdraft_runtime.status import invalid_argument
 
 FIELD = "sampling.constraint"
-# As models usually write JSON; there is one way to write most of it then, so that it is drafted.
-# No character has to be written by its number, by which a name could evade what is said of it.
+# The usual layout of models. It leaves one way to write most of the JSON, so that it is drafted.
+# No escapes by number: nothing needs them, and a name written so would evade its schema.
 _FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
-# Of what llguidance offers in x-guidance, that leaves JSON what it is.
+# Options of llguidance's x-guidance, with the values that leave JSON what it is.
 _FORMS = {
     "whitespace_flexible": re.compile("True|False"),
     "item_separator": re.compile(r"[ \t\n\r]*,[ \t\n\r]*"),
@@ -24,16 +24,16 @@ _FORMS = {
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-"""That are enforced; others are annotations."""
+"""Formats that are enforced; other formats are annotations."""
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DATE = f"([0-9]{{4}}-(0[13-9]|1[0-2])|[0-9]{{4}}-02-([01][0-9]|2[0-8])|{_LEAP_YEAR}-02-29)"
-# What it does not: days that a year lacks, and seconds beyond 59.
+# Checks that llguidance lacks: of days that a year does not have, and of seconds beyond 59.
 _STRICTER = {
     "date": f"^{_DATE}",
     "date-time": f"^{_DATE}.*:[0-5][0-9](\\.[0-9]*)?([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$",
     "time": "^[0-9]{2}:[0-9]{2}:[0-5]",
 }
-# Keywords whose objects have schemas by names that are no keywords.
+# Keywords whose values are schemas by names, which are no keywords.
 _NAMED = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 _VALUES = frozenset(("const", "enum", "default", "examples"))
 _COUNTS = frozenset(
@@ -65,19 +65,19 @@ def enforceable(schema: Any) -> Any:
     return {"x-guidance": {**form, **_ESCAPES}, **_Translation(schema).of(rest, "#")}
 
 
-def _refused(what: str, place: str) -> Exception:
-    message = f"the constraint cannot be used: {what} is not supported at {place}"
+def _refused(feature: str, place: str) -> Exception:
+    message = f"the constraint cannot be used: {feature} is not supported at {place}"
     return invalid_argument(FIELD, message)
 
 
 class _Translation:
-    """Of the parts of one schema."""
+    """Rewrites the parts of one schema."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
 
     def of(self, schema: Any, place: str, *, merged: bool = False) -> Any:
-        """Return the schema at a place; `merged` if llguidance merges it with others."""
+        """Return the rewritten schema of a place; `merged` if llguidance merges it with others."""
         if not isinstance(schema, dict):
             return schema
         self._check(schema, place, merged=merged or "allOf" in schema)
@@ -116,7 +116,7 @@ class _Translation:
         return self.of(value, place)
 
     def _check(self, schema: dict[str, Any], place: str, *, merged: bool) -> None:
-        """Refuse what llguidance would compute wrongly."""
+        """Refuse a schema that llguidance would enforce wrongly."""
         if re.search("draft(-0[0-3]|/next)/", str(schema.get("$schema"))):
             # It has keywords that mean nothing in others.
             raise _refused("a draft before 4 or after 2020-12", f"{place}/$schema")
@@ -145,7 +145,7 @@ class _Translation:
             raise _refused("counting properties that have no names", f"{place}/minProperties")
 
     def _plain(self, schema: dict[str, Any], place: str) -> dict[str, Any]:
-        """Return a schema in whose place llguidance takes keywords that it has."""
+        """Return the schema with keywords of llguidance for `propertyNames` and `uniqueItems`."""
         names = self._referred(schema.get("propertyNames"))
         if isinstance(names, dict) and names.keys() & {"enum", "const", "pattern"}:
             if schema.keys() & _NAMED - {"$defs", "definitions"}:
@@ -165,7 +165,7 @@ class _Translation:
         return schema
 
     def _referred(self, schema: Any) -> Any:
-        """Return what a schema that is a reference refers to."""
+        """Return the schema that a `$ref` within the root points to; another schema as it is."""
         if not isinstance(schema, dict) or not str(schema.get("$ref")).startswith("#/"):
             return schema
         part: Any = self._root
@@ -179,7 +179,7 @@ def _pointed(key: str) -> str:
 
 
 def _values(schema: Any) -> list[Any] | None:
-    """Return the different values that a schema lists, None if it says more."""
+    """Return the distinct values that a schema lists; None if it is more than a list of values."""
     if not isinstance(schema, dict) or schema.keys() - _OF_VALUES:
         return None
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -191,17 +191,17 @@ def _values(schema: Any) -> list[Any] | None:
 
 
 def _unique(schema: dict[str, Any], values: list[Any], place: str) -> dict[str, Any]:
-    """Return the schema of arrays of different values, in the order in which they are listed."""
+    """Return the schema as an enum of arrays of distinct values, which keep the values' order."""
     if len(values) > _MOST_UNIQUE:
         raise _refused(f"uniqueItems over more than {_MOST_UNIQUE} values", place)
     counts = range(schema.get("minItems", 0), min(schema.get("maxItems", 99), len(values)) + 1)
-    arrays = [list(one) for count in counts for one in itertools.combinations(values, count)]
-    unsaid = ("uniqueItems", "items", "minItems", "maxItems", "type")
-    return {**{k: v for k, v in schema.items() if k not in unsaid}, "enum": arrays}
+    arrays = [list(subset) for count in counts for subset in itertools.combinations(values, count)]
+    replaced_keywords = ("uniqueItems", "items", "minItems", "maxItems", "type")
+    return {**{k: v for k, v in schema.items() if k not in replaced_keywords}, "enum": arrays}
 
 
 def _says_nothing(name: str, value: Any, schema: dict[str, Any]) -> bool:
-    """Return whether a keyword can be left out."""
+    """Return whether a keyword has no effect, so that it can be left out."""
     match name:
         case "format":
             return isinstance(value, str) and value not in FORMATS
@@ -231,10 +231,10 @@ def _is_kept(value: Any) -> bool:
 
 
 def _rust_pattern(pattern: str) -> str:
-    """Return a pattern of ECMA-262 as one of Rust that matches the same, or no control characters.
+    """Return a pattern of ECMA-262 as one of Rust; some of its classes lose control characters.
 
-    Where a class lacks quotation marks or backslashes, llguidance takes them for allowed if it has
-    control characters.
+    If a class has control characters but no quotation mark or backslash, llguidance allows these
+    all the same.
     """
     return _CLASS.sub(_rust_class, pattern)
 

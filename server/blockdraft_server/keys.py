@@ -11,7 +11,7 @@ import grpc
 from blockdraft_runtime.status import ServiceError, abort
 
 Metadata = Collection[tuple[str, str | bytes]]
-"""Names, in lower case, and values of what a call brings beside its request."""
+"""The metadata of a call: names, in lower case, and values."""
 
 Keys = Mapping[bytes, "Tenant"]
 """The tenants, by the digests of their keys."""
@@ -32,7 +32,7 @@ OTHER_TENANTS = "other"
 class Tenant:
     """A caller, or several callers with the same name."""
 
-    # For logs and metrics. Callers with a key alone are all `UNNAMED`.
+    # For logs and metrics. Callers whose key has no name are all `UNNAMED`.
     name: str
     # Identifies a tenant, and keeps its prompts apart in the prefix cache. It does not reveal the
     # key.
@@ -49,7 +49,7 @@ EVERYONE = Tenant(UNNAMED, b"")
 
 
 def digest_of(key: str) -> bytes:
-    """Return the digest of a key, by which it is known."""
+    """Return the digest that identifies a key."""
     # HTTP headers may hold bytes that are no text.
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
@@ -124,9 +124,9 @@ def _named(name: str, word: str, *limits: str) -> tuple[bytes, Tenant]:
     if digest is None:
         raise ValueError("after the tenant's name must come sha256: and 64 hexadecimal digits")
     switches = {_BACKGROUND, _NO_LEARNING}.intersection(limits)
-    found = [_LIMIT.fullmatch(limit) for limit in limits if limit not in switches]
-    given = {one[1]: int(one[2]) for one in found if one is not None}
-    if len(given) + len(switches) < len(limits):
+    matches = [_LIMIT.fullmatch(limit) for limit in limits if limit not in switches]
+    maxima = {match[1]: int(match[2]) for match in matches if match is not None}
+    if len(maxima) + len(switches) < len(limits):
         raise ValueError(
             "after the digest may come max-requests=N and max-tokens=N, with N from 1 on, "
             f"{_BACKGROUND} and {_NO_LEARNING}, each at most once"
@@ -134,8 +134,8 @@ def _named(name: str, word: str, *limits: str) -> tuple[bytes, Tenant]:
     tenant = Tenant(
         name,
         hashlib.sha256(b"prefix cache of tenant " + name.encode()).digest(),
-        given.get("max-requests"),
-        given.get("max-tokens"),
+        maxima.get("max-requests"),
+        maxima.get("max-tokens"),
         background=_BACKGROUND in switches,
         recordable=_NO_LEARNING not in switches,
     )
@@ -151,13 +151,15 @@ class ApiKeys:
 
     @property
     def needed(self) -> bool:
-        """Whether a call needs one of them."""
+        """Whether a call needs a key."""
         return self._current is not None
 
     @property
     def shared(self) -> bool:
         """Whether there is more than one tenant."""
-        return self._current is not None and len({one.salt for one in self._current().values()}) > 1
+        if self._current is None:
+            return False
+        return len({tenant.salt for tenant in self._current().values()}) > 1
 
     def tenant(self, metadata: Metadata | None) -> Tenant:
         """Return the tenant of a call with this metadata, or refuse it as UNAUTHENTICATED.

@@ -173,7 +173,7 @@ class RequestTimer:
         self._last = now
 
     def finished(self, reason: inference_pb2.FinishReason.ValueType) -> None:
-        """Note why the completion ended."""
+        """Note the finish reason of the completion."""
         name = inference_pb2.FinishReason.Name(reason)
         self._outcome = name.removeprefix("FINISH_REASON_").lower()
 

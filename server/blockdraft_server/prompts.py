@@ -16,7 +16,7 @@ TOKENIZERS = 2
 
 
 def check_prompt(prompt: inference_pb2.Prompt, max_bytes: int) -> int:
-    """Check all that needs no tokenizer; return the UTF-8 bytes of the text, 0 for token ids."""
+    """Check a prompt before tokenizing; return the UTF-8 bytes of its text, 0 for token ids."""
     form = prompt.WhichOneof("content")
     if form is None:
         raise invalid_argument("prompt", "prompt must be set")
@@ -46,7 +46,7 @@ def prompt_token_ids(prompt: inference_pb2.Prompt, tokenizer: "Tokenizer") -> li
 
 
 def longest_token_bytes(tokenizer: "Tokenizer") -> int:
-    """Return the most bytes of text that one token stands for."""
+    """Return the number of bytes of the longest token."""
     return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
 
 
@@ -75,7 +75,7 @@ def _check_conversation(conversation: inference_pb2.Conversation) -> int:
 
 
 def _arguments(text: str) -> object:
-    """Return the arguments of a call: as they are told, if they were cut off or are no object."""
+    """Return the arguments of a call; as the text itself if that is no JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -90,9 +90,9 @@ def _check_json_object(field: str, text: str) -> None:
 
 def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
     """Return a message as chat templates expect it."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -102,8 +102,8 @@ def _message(message: inference_pb2.ChatMessage) -> dict[str, Any]:
         ]
     for name in ("tool_call_id", "reasoning_content"):
         if value := getattr(message, name):
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def _encode(prompt: inference_pb2.Prompt, tokenizer: "Tokenizer") -> list[int]:

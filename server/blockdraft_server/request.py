@@ -38,7 +38,7 @@ GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerate
 
 
 def check_model(name: str, served: str) -> None:
-    """Refuse a request for another model than the one served; an empty name means that one."""
+    """Refuse a request for a model that is not served; an empty name means the served model."""
     if name and name != served:
         raise ServiceError(
             grpc.StatusCode.NOT_FOUND,
@@ -52,20 +52,21 @@ def check_model(name: str, served: str) -> None:
 def check_request(request: GenerationRequest) -> None:
     """Check the ranges of everything but the prompt."""
     sampling, draft = request.sampling, request.speculation.max_draft_tokens
-    temperature, top_p, most = sampling.temperature, sampling.top_p, sampling.max_output_tokens
+    temperature, top_p = sampling.temperature, sampling.top_p
     check(0 <= temperature < math.inf, "sampling.temperature", "finite and >= 0", temperature)
     check(sampling.top_k >= 0, "sampling.top_k", ">= 0", sampling.top_k)
     if sampling.HasField("top_p"):
         check(0 < top_p <= 1, "sampling.top_p", "in (0, 1]", top_p)
     check(0 <= sampling.min_p <= 1, "sampling.min_p", "in [0, 1]", sampling.min_p)
     if sampling.HasField("max_output_tokens"):
-        check(most >= 1, "sampling.max_output_tokens", ">= 1", most)
+        max_tokens = sampling.max_output_tokens
+        check(max_tokens >= 1, "sampling.max_output_tokens", ">= 1", max_tokens)
     for name in ("log_probs", "prompt_log_probs"):
         count = getattr(sampling, name)
         check(0 <= count <= MAX_LOG_PROBS, f"sampling.{name}", f"in [0, {MAX_LOG_PROBS}]", count)
     check(draft >= 0, "speculation.max_draft_tokens", ">= 0", draft)
-    known = request.priority in inference_pb2.Priority.values()
-    check(known, "priority", "one of those listed", request.priority)
+    is_listed = request.priority in inference_pb2.Priority.values()
+    check(is_listed, "priority", "one of those listed", request.priority)
     check_texts("sampling.stop_sequences", sampling.stop_sequences, MAX_STOP_SEQUENCES)
     stops = len(sampling.stop_token_ids)
     check_count("sampling.stop_token_ids", stops, MAX_STOP_TOKEN_IDS, "ids")
@@ -75,7 +76,7 @@ def check_request(request: GenerationRequest) -> None:
 
 
 def _check_rules(sampling: inference_pb2.SamplingOptions) -> None:
-    """Check all that needs no tokenizer."""
+    """Check the options that become `LogitsRules`, as far as that needs no tokenizer."""
     repetition = sampling.repetition_penalty
     usable = not sampling.HasField("repetition_penalty") or 0 < repetition < math.inf
     check(usable, "sampling.repetition_penalty", "finite and > 0", repetition)
@@ -87,10 +88,10 @@ def _check_rules(sampling: inference_pb2.SamplingOptions) -> None:
     for token_id, bias in sampling.logit_bias.items():
         check_within(f"sampling.logit_bias[{token_id}]", bias, MAX_LOGIT_BIAS)
     check_texts("sampling.bad_words", sampling.bad_words, MAX_BAD_WORDS)
-    least, most = sampling.min_tokens, sampling.max_output_tokens
-    check(least >= 0, "sampling.min_tokens", ">= 0", least)
+    min_tokens, max_tokens = sampling.min_tokens, sampling.max_output_tokens
+    check(min_tokens >= 0, "sampling.min_tokens", ">= 0", min_tokens)
     if sampling.HasField("max_output_tokens"):
-        check(least <= most, "sampling.min_tokens", "<= max_output_tokens", least)
+        check(min_tokens <= max_tokens, "sampling.min_tokens", "<= max_output_tokens", min_tokens)
 
 
 def sequence_request(
@@ -105,15 +106,15 @@ def sequence_request(
 
     A `max_output_tokens` that does not fit into the context is reduced; such a completion ends with
     FINISH_REASON_LENGTH like any other that reached its limit. The target's own end tokens stop it
-    too, unless the request ignores them. `encode` is the target's for what follows other text, for
-    bad words, and so are the `control_tokens`, by their spelling, for a constraint.
+    too, unless the request ignores them. `encode` is the target's encoding of text after other
+    text, for bad words; the `control_tokens` are the target's, by spelling, for a constraint.
     """
     sampling, speculation = request.sampling, request.speculation
     check_length(len(prompt_token_ids), limits)
     check_token_ids("prompt.token_ids.values", prompt_token_ids, limits)
     check_token_ids("sampling.stop_token_ids", sampling.stop_token_ids, limits)
     room = limits.max_context_tokens - len(prompt_token_ids)
-    wanted = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
+    max_tokens = sampling.max_output_tokens if sampling.HasField("max_output_tokens") else room
     stops = {*(() if sampling.ignore_eos else eos_token_ids), *sampling.stop_token_ids}
     rules = _logits_rules(sampling, limits, encode)
     constrained = sampling.HasField("constraint")
@@ -127,10 +128,10 @@ def sequence_request(
             # Once, here, so that a replay uses the same.
             seed=sampling.seed if sampling.HasField("seed") else secrets.randbits(63),
         ),
-        max_output_tokens=min(wanted, room),
+        max_output_tokens=min(max_tokens, room),
         stop_token_ids=sorted(stops),
         prompt_lookup_disabled=speculation.prompt_lookup_disabled,
-        # What rules or a constraint bring about is not the target's own text.
+        # Text under rules or a constraint is not the target's own.
         recordable=not (speculation.learning_disabled or rules is not None or constrained),
         rules=rules,
         grammar=grammar_of(sampling.constraint, control_tokens) if constrained else "",
@@ -148,19 +149,19 @@ def sequence_request(
 
 def check_length(prompt_tokens: int, limits: ModelLimits) -> None:
     """Refuse a prompt that leaves no space for a completion in the context."""
-    most = limits.max_context_tokens
-    if prompt_tokens >= most:
+    limit = limits.max_context_tokens
+    if prompt_tokens >= limit:
         message = f"the prompt has {prompt_tokens} tokens; prompt and completion together may have "
-        raise prompt_too_long(prompt_tokens, most, f"{message}{most}")
+        raise prompt_too_long(prompt_tokens, limit, f"{message}{limit}")
 
 
-def prompt_too_long(tokens: int, most: int, message: str = "") -> ServiceError:
-    """Return the error for a prompt of at least `tokens` tokens, if it may have `most`."""
+def prompt_too_long(tokens: int, limit: int, message: str = "") -> ServiceError:
+    """Return the error for a prompt of at least `tokens` tokens, where `limit` are allowed."""
     return ServiceError(
         grpc.StatusCode.OUT_OF_RANGE,
         "PROMPT_TOO_LONG",
-        message or f"the prompt has at least {tokens} tokens; at most {most} are allowed",
-        metadata={"prompt_tokens": tokens, "max_context_tokens": most},
+        message or f"the prompt has at least {tokens} tokens; at most {limit} are allowed",
+        metadata={"prompt_tokens": tokens, "max_context_tokens": limit},
         field="prompt",
     )
 
@@ -189,15 +190,15 @@ def _logits_rules(
         return None
     rules.repetition_penalty = rules.repetition_penalty or 1.0
     for token_id in rules.logit_bias:
-        known = 0 <= token_id < limits.vocabulary_size
+        in_range = 0 <= token_id < limits.vocabulary_size
         expected = f"for ids in [0, {limits.vocabulary_size})"
-        check(known, f"sampling.logit_bias[{token_id}]", expected, token_id)
+        check(in_range, f"sampling.logit_bias[{token_id}]", expected, token_id)
     check_token_ids("sampling.allowed_token_ids", rules.allowed_token_ids, limits)
     return rules
 
 
 def _spellings(word: str, encode: Callable[[str], list[int]]) -> Iterator[list[int]]:
-    """Yield the tokens of a word, and those of the word after a space if they are others."""
+    """Yield the tokens of a word, and its tokens after a space if they are others."""
     alone, after_space = encode(word), encode(f" {word}")
     yield alone
     if after_space[-len(alone) :] != alone:
@@ -207,7 +208,7 @@ def _spellings(word: str, encode: Callable[[str], list[int]]) -> Iterator[list[i
 def with_next_seed(
     request: verifier_pb2.SequenceRequest, index: int
 ) -> verifier_pb2.SequenceRequest:
-    """Return the request for completion number `index`: the seed of each is one more."""
+    """Return the request for completion number `index`, whose seed is greater by `index`."""
     copy = verifier_pb2.SequenceRequest()
     copy.CopyFrom(request)
     # Of 64 bits; the smallest comes after the largest.

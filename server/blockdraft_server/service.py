@@ -56,7 +56,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         metrics: ServerMetrics,
         traces: Traces,
     ) -> None:
-        """Serve what `pool` holds under the name and limits of `settings`."""
+        """Serve the pool's verifiers under the name and limits of `settings`."""
         self._settings = settings
         self._limits = settings.limits
         self._pool = pool
@@ -74,7 +74,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._longest_token = 1
 
     def open(self, tokenizer: "Tokenizer", longest_token: int) -> None:
-        """Serve from now on, with a tokenizer whose longest token has so many bytes."""
+        """Serve from now on; `longest_token` is the number of bytes of the longest token."""
         self._tokenizer = tokenizer
         self._longest_token = longest_token
 
@@ -88,7 +88,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def state(self) -> dict[str, object]:
-        """Return how many requests are held."""
+        """Return the numbers of requests held to generate and to tokenize."""
         return {"admitted": self._generating.admitted, "tokenizing": self._tokenizing.admitted}
 
     def check_size(self, method: str, data: bytes) -> None:
@@ -171,7 +171,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             exactness = description.exactness
             response.exactness.exact = exactness.exact
             response.exactness.dtype = exactness.dtype
-            response.exactness.classes.extend(" ".join(one.steps) for one in exactness.classes)
+            response.exactness.classes.extend(" ".join(group.steps) for group in exactness.classes)
             response.exactness.padded.extend(exactness.padded)
         return response
 
@@ -183,10 +183,10 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         remaining: float | None,
         stand_ins: Mapping[str, str] = _NONE,
     ) -> list[AsyncGenerator[inference_pb2.StreamGenerateResponse, None]]:
-        """Return the `messages` of so many completions of each request, with different seeds.
+        """Return the `messages` of `count` completions of each request, with different seeds.
 
         The requests have passed `check_request`. More than are ever held at once are refused. In
-        the text, characters stand in for some control tokens, which are given by their spelling.
+        the text, the characters of `stand_ins` replace control tokens, given by their spelling.
         """
         self._generating.check_count(len(requests) * count)
         return [
@@ -207,8 +207,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         """Yield the messages of a completion: the life of a request from its checks to its end.
 
-        The caller waits for the seconds `remaining`; None if it does not say for how long. This is
-        completion number `index` of those of a `shared` request, None if it is alone.
+        The caller waits for `remaining` seconds; None if it sets no deadline. This is completion
+        number `index` of a `shared` request; None if it is the only one.
         """
         if remaining is None:
             remaining = self._limits.default_timeout_seconds
@@ -263,8 +263,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                         yield message
 
     def _shared(self, request: GenerationRequest) -> SharedRequest:
-        most, pool = self._limits.max_prompt_bytes, self._pool
-        return SharedRequest(request, most, lambda: pool.ready_limits, self._threads)
+        max_bytes, pool = self._limits.max_prompt_bytes, self._pool
+        return SharedRequest(request, max_bytes, lambda: pool.ready_limits, self._threads)
 
     def _messages_of(
         self, request: GenerationRequest, context: Context
@@ -283,9 +283,9 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
 
 def _continues(request: GenerationRequest) -> bool:
-    """Return whether a completion is text after text, not one that begins.
+    """Return whether a completion keeps a space at its beginning, as text after other text does.
 
-    A constrained one is what the constraint allows, with no space left out.
+    A constrained completion keeps it too: its text is exactly what the constraint allows.
     """
     return not request.prompt.HasField("conversation") or request.sampling.HasField("constraint")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SharedRequest:
-    """What the completions of one request share; they differ in their seeds."""
+    """The checks and tokens that the completions of a request share; their seeds differ."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SharedRequest:
         limits: Callable[[], ModelLimits],
         threads: Executor,
     ) -> None:
-        """Prepare a request that passed `check_request`; the `limits` are those at the time."""
+        """Prepare a request that passed `check_request`; `limits` returns the current ones."""
         self._request = request
         self._max_prompt_bytes = max_prompt_bytes
         self._limits = limits
@@ -40,14 +40,14 @@ class SharedRequest:
         self._prompt_bytes: int | None = None  # once they are checked
 
     def check(self) -> None:
-        """Check all of the prompt that needs no tokenizer."""
+        """Check the prompt as far as that needs no tokenizer."""
         if self._prompt_bytes is None:
             self._prompt_bytes = check_prompt(self._request.prompt, self._max_prompt_bytes)
 
     async def sequence(self, index: int, tokenizer: "Tokenizer") -> verifier_pb2.SequenceRequest:
         """Return the verifier's request of completion number `index`.
 
-        When the last caller goes away, what has not begun yet is dropped.
+        When the last caller goes away, preparation that has not begun is dropped.
         """
         self._task = self._task or asyncio.ensure_future(self._prepared(tokenizer))
         self._callers += 1

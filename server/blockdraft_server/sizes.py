@@ -1,4 +1,4 @@
-"""Which requests are too large to be decoded, by their encoded bytes and what the model takes.
+"""Requests too large to be decoded, judged by their encoded bytes and the limits of the model.
 
 Decoding holds the event loop, and so does everything that looks at each element of a list: four
 million token ids, or half a million empty messages, fit into a few megabytes. So the bytes are
@@ -24,7 +24,7 @@ _UNCHECKED_BYTES = 4096
 _MAX_OTHER_BYTES = 64 * 1024
 # Normalizing may shorten a text before it is tokenized: a syllable of three letters becomes one.
 _SHRINKING = 4
-# A token id below 2^28, and every vocabulary is smaller, takes at most four bytes; five do too.
+# An encoded token id has at most four bytes: all vocabularies are below 2^28. Five is safe.
 _BYTES_PER_ID = 5
 
 # Fields of a request, of `Prompt`, and of the messages in it.
@@ -45,22 +45,22 @@ def check_size(
 ) -> None:
     """Refuse an encoded request that is too large, without decoding it.
 
-    `max_prompt_bytes` are those of a prompt's text, or of its encoded token ids. `limits` are None
-    while not known. `longest_token` is the most bytes of text that a token stands for.
+    `max_prompt_bytes` bounds a prompt's text, or its encoded token ids. `limits` are None while
+    unknown. `longest_token` is the number of bytes of the longest token.
     """
     if len(data) <= _UNCHECKED_BYTES:
         return
     size = _checked(encoded_size, data, max_prompt_bytes, "prompt", "sampling")
-    least = -(-size.id_bytes // _BYTES_PER_ID)
+    min_tokens = -(-size.id_bytes // _BYTES_PER_ID)
     if method == "Tokenize":
-        most = MAX_LISTED_TOKENS
+        limit = MAX_LISTED_TOKENS
     elif limits is not None:
-        most = limits.max_context_tokens
-        least = max(least, -(-size.text_bytes // (_SHRINKING * longest_token)))
+        limit = limits.max_context_tokens
+        min_tokens = max(min_tokens, -(-size.text_bytes // (_SHRINKING * longest_token)))
     else:
         return
-    if least >= most:
-        raise prompt_too_long(least, most)
+    if min_tokens >= limit:
+        raise prompt_too_long(min_tokens, limit)
 
 
 def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits | None) -> None:
@@ -71,9 +71,9 @@ def check_tokenized_size(data: bytes, max_prompt_bytes: int, limits: ModelLimits
     if len(data) <= _UNCHECKED_BYTES:
         return
     size = _checked(_tokenized_size, data, max_prompt_bytes, "tokenized", "sampling_params")
-    least = -(-size.id_bytes // _BYTES_PER_ID)
-    if limits is not None and least >= limits.max_context_tokens:
-        raise prompt_too_long(least, limits.max_context_tokens)
+    min_tokens = -(-size.id_bytes // _BYTES_PER_ID)
+    if limits is not None and min_tokens >= limits.max_context_tokens:
+        raise prompt_too_long(min_tokens, limits.max_context_tokens)
 
 
 def _checked(
@@ -81,9 +81,9 @@ def _checked(
     data: bytes,
     max_prompt_bytes: int,
     prompt: str,
-    rest: str,
+    options: str,
 ) -> "EncodedSize":
-    """Return the size of a request, whose prompt and the rest have these names in errors."""
+    """Return the size of a request; errors name the fields `prompt` and `options`."""
     try:
         size = measure(data)
     except TooManyFieldsError:
@@ -95,7 +95,7 @@ def _checked(
         raise constraint_too_large(size.constraint_bytes)
     if size.other_bytes > _MAX_OTHER_BYTES:
         message = f"all but the prompt has {size.other_bytes} bytes, at most {_MAX_OTHER_BYTES} may"
-        raise invalid_argument(rest, message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
+        raise invalid_argument(options, message, bytes=size.other_bytes, limit=_MAX_OTHER_BYTES)
     prompt_bytes = max(size.text_bytes, size.id_bytes)
     if prompt_bytes > max_prompt_bytes:
         message = f"the prompt has {prompt_bytes} bytes, at most {max_prompt_bytes} are allowed"
@@ -115,10 +115,10 @@ class EncodedSize:
     # Token ids of the prompt; each takes one to five bytes, or ten if it is negative.
     id_bytes: int = 0
     other_bytes: int = 0  # all but the prompt and a constraint
-    constraint_bytes: int = 0  # among the others if it has too many parts to be looked at
+    constraint_bytes: int = 0  # part of `other_bytes` if it has too many fields
 
     def add_constraint(self, start: int, end: int) -> None:
-        """Count the bytes of a constraint, which were among the others."""
+        """Count the bytes of a constraint, which were counted as others before."""
         self.constraint_bytes += end - start
         self.other_bytes -= end - start
 
@@ -193,7 +193,7 @@ class _Walk:
         self._fields = 0
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, wire type, and where the value begins and ends, of each field.
+        """Yield number, wire type, and start and end of the value of each field.
 
         Fields in a group count as fields of the message around it.
         """
@@ -218,13 +218,13 @@ class _Walk:
             start = value_end
 
     def messages(self, start: int, end: int, *numbers: int) -> Iterator[tuple[int, int]]:
-        """Yield where the values begin and end of those fields that are messages or texts."""
+        """Yield start and end of the values of these fields, if they are messages or texts."""
         for number, kind, first, last in self.fields(start, end):
             if number in numbers and kind == _BYTES:
                 yield first, last
 
     def count(self, start: int, end: int) -> None:
-        """Count the fields of a message of which no more is to be known."""
+        """Count the fields of a message, and read none of them."""
         for _ in self.fields(start, end):
             pass
 

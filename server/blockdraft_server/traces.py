@@ -34,7 +34,7 @@ class Traces:
         yield lambda usage: None
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
 
 
 class SpanTraces(Traces):
@@ -73,11 +73,11 @@ class SpanTraces(Traces):
             span.end()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def _finished(self, span: "Span", began_ns: int, usage: inference_pb2.Usage) -> None:
-        """Add what was consumed, and the children, end to end from where the request began."""
+        """Add the usage, and the child spans, end to end from the beginning of the request."""
         from opentelemetry import trace
 
         span.set_attributes(
@@ -111,7 +111,7 @@ class SpanTraces(Traces):
 
 
 def traces_to(endpoint: str | None, version: str) -> Traces:
-    """Return what sends traces to a collector, by OTLP over gRPC; None sends none.
+    """Return the `Traces` of a collector, by OTLP over gRPC; for None, those that send nothing.
 
     `ModuleNotFoundError` if `blockdraft[trace]` is not installed.
     """

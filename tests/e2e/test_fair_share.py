@@ -94,7 +94,7 @@ async def test_who_floods_the_service_holds_up_only_itself(
                     await ask(server, "flood", FLOODING)
 
             flooding = [asyncio.ensure_future(flood()) for _ in range(FLOOD)]
-            await until(lambda: len(engine._held) == FLOOD)
+            await until(lambda: len(engine._sequences) == FLOOD)
             engine.start()
             await until(lambda: engine.load().running == PLACES)
             for _ in range(3):

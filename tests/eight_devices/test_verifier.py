@@ -88,9 +88,9 @@ def test_steps_that_were_compiled_before_are_found(
         num_pages=NUM_PAGES, page_size=PAGE_SIZE, scheduler=SchedulerSettings(1, 2, 16)
     )
     kept = KeptPrograms(tmp_path / "programs", "blockdraft_verifier")
-    ModelRunner(decoder, settings, mesh, kept=kept).warm_up(NO_FEATURES, 2)
+    ModelRunner(decoder, settings, mesh, kept_programs=kept).warm_up(NO_FEATURES, 2)
     monkeypatch.setattr(TargetStep, "lower", lambda *step: pytest.fail(f"{step} was lowered"))
-    assert ModelRunner(decoder, settings, mesh, kept=kept).warm_up(NO_FEATURES, 2).seconds
+    assert ModelRunner(decoder, settings, mesh, kept_programs=kept).warm_up(NO_FEATURES, 2).seconds
 
 
 def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:

@@ -117,8 +117,8 @@ class MadeUpRunner:
         buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
         return MeasuredSteps(dict.fromkeys(buckets, self.step_seconds))
 
-    def take_steps(self, other: Any) -> None:
-        self.features, self.max_block = other.features, other.max_block
+    def take_steps(self, runner: Any) -> None:
+        self.features, self.max_block = runner.features, runner.max_block
 
     def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
         """Return what the target chooses after a text: all of it counts."""

@@ -46,18 +46,18 @@ class KeptFeatures(Protocol):
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each row's tokens begin, one more than there are rows."""
+        """Index of each row's first token, and at last the number of tokens; int [rows + 1]."""
 
     def features_of(self, begin: int, end: int) -> np.ndarray:
         """Return the features of some tokens, bfloat16 [tokens, width]."""
 
     @property
     def teacher_ids(self) -> np.ndarray:
-        """Int32 [tokens, teacher]; of width 0 if the rows' own tokens are all there is."""
+        """The target's likeliest tokens, int32 [tokens, teacher]; teacher is 0 without them."""
 
     @property
     def teacher_logits(self) -> np.ndarray:
-        """Float16 [tokens, teacher]."""
+        """Their logits, float16 [tokens, teacher]."""
 
 
 @dataclass(frozen=True, slots=True)

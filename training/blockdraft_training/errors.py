@@ -1,4 +1,4 @@
-"""What can go wrong while making a drafter, each with a message that says what to do."""
+"""Errors of making a drafter; each message says what to do."""
 
 
 class TrainingError(ValueError):

@@ -27,7 +27,7 @@ def export_drafter(
 
 
 def model_card(trained: TrainedDrafter, recipe: AnyRecipe, command: str) -> str:
-    """Return in Markdown what a drafter is, how it was made, what it reached, its limits."""
+    """Return the model card in Markdown: method, data, recipe, acceptance and limits."""
     config, target = trained.model.config, trained.target
     layers = ", ".join(map(str, config.target_layer_ids))
     sources = ", ".join(f"{source} {count}" for source, count in sorted(trained.sources.items()))
@@ -83,9 +83,9 @@ def add_acceptance(drafter: Path, report: Path) -> Path:
         table = acceptance_table(json.loads(report.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{report} is no acceptance report: {error}") from error
-    before, found, rest = card.partition(_ACCEPTANCE)
-    held_out, limits_found, limits = rest.partition(_LIMITS)
-    if not found or not limits_found:
+    before, heading, rest = card.partition(_ACCEPTANCE)
+    held_out, limits_heading, limits = rest.partition(_LIMITS)
+    if not heading or not limits_heading:
         raise TrainingError(f"{path} has no section for the acceptance")
     # A table put there earlier is replaced; the held-out figures stay.
     held_out = held_out.partition("\n|")[0].strip()

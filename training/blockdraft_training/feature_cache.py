@@ -38,9 +38,8 @@ _MIN_GREEDY_AGREEMENT = 0.9
 class FeatureCache:
     """The `KeptFeatures` of a corpus, in memory-mapped files.
 
-    A folder with more layers than are asked for serves too, so that drafters that read different
-    layers can be trained from the same features. `features` has all layers that are kept, [tokens,
-    layers, hidden].
+    The folder may hold more layers than `spec` asks for, so that drafters that read different
+    layers can share it. `features` has all of them, [tokens, layers, hidden].
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class FeatureCache:
             "hidden_size": hidden_size,
         }
         directory.mkdir(parents=True, exist_ok=True)
-        layers, self._done = self._read_progress(spec.layer_ids)
+        layers, self._finished_batches = self._read_progress(spec.layer_ids)
         self.spec = replace(spec, layer_ids=layers)
         if not self._progress_path.exists():
             self._write_progress(0)
@@ -77,14 +76,14 @@ class FeatureCache:
         self.teacher_logits = self._map("teacher_logits.float16", "<f2", teacher)
 
     def features_of(self, begin: int, end: int) -> np.ndarray:
-        """Return the features that were asked for of some tokens, bfloat16 [tokens, width]."""
+        """Return the requested layers' features of some tokens, bfloat16 [tokens, width]."""
         features: np.ndarray = self.features[begin:end, self._places]
         return features.reshape(end - begin, len(self._places) * features.shape[2])
 
     def fill(self, decoder: Decoder, report: Callable[[int, int], None]) -> None:
-        """Compute what is missing; `report` gets the tokens done and in all, after each pass.
+        """Compute the missing features; after each pass, `report` gets finished and total tokens.
 
-        Greedy completions that this target would not give are a `CorpusError`.
+        `CorpusError` if the greedy completions are not this target's.
         """
         graph, state = nnx.split(decoder)
 
@@ -94,10 +93,10 @@ class FeatureCache:
         ) -> tuple[Array, Array, Array]:
             return target_pass(nnx.merge(graph, state), ids, starts, completion_length, self.spec)
 
-        done, rows = 0, self._rows
+        token_count, rows = 0, self._rows
         for number, (batch, length) in enumerate(length_batches(rows)):
-            done += sum(len(rows[row].token_ids) for row in batch)
-            if number < self._done:
+            token_count += sum(len(rows[row].token_ids) for row in batch)
+            if number < self._finished_batches:
                 continue
             token_ids = np.zeros((len(batch), length), np.int32)
             for index, row in enumerate(batch):
@@ -109,14 +108,14 @@ class FeatureCache:
             ids, logits = map(np.asarray, teacher)
             for index, row in enumerate(batch):
                 begin, end = int(self.offsets[row]), int(self.offsets[row + 1])
-                kept = features[index, : end - begin]
-                self.features[begin:end] = kept.reshape(self.features[begin:end].shape)
+                row_features = features[index, : end - begin]
+                self.features[begin:end] = row_features.reshape(self.features[begin:end].shape)
                 completion = begin + starts[index]
                 self.teacher_ids[completion:end] = ids[index, : end - completion]
                 self.teacher_logits[completion:end] = logits[index, : end - completion]
             self._check_agreement(batch)
             self._write_progress(number + 1)
-            report(done, int(self.offsets[-1]))
+            report(token_count, int(self.offsets[-1]))
 
     def _check_agreement(self, batch: Sequence[int]) -> None:
         greedy = [row for row in batch if self._rows[row].temperature == 0]
@@ -137,7 +136,7 @@ class FeatureCache:
         path = self._directory / name
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if not path.exists() or path.stat().st_size != size:
-            if self._done:
+            if self._finished_batches:
                 raise TrainingError(
                     f"{path} is damaged; delete {self._directory} to compute the features again"
                 )
@@ -154,21 +153,25 @@ class FeatureCache:
         return self._directory / "features.json"
 
     def _read_progress(self, layer_ids: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Return the layers that are or will be kept, and the batches that are done."""
+        """Return the layers of the folder and the number of finished batches."""
         if not self._progress_path.exists():
             return tuple(layer_ids), 0
-        found = json.loads(self._progress_path.read_text(encoding="utf-8"))
-        done, layers = found.pop("batches_done"), tuple(found.pop("layer_ids"))
-        if found != self._identity or not set(layer_ids) <= set(layers):
+        progress = json.loads(self._progress_path.read_text(encoding="utf-8"))
+        finished_batches, layers = progress.pop("batches_done"), tuple(progress.pop("layer_ids"))
+        if progress != self._identity or not set(layer_ids) <= set(layers):
             raise TrainingError(
                 f"{self._directory} holds features of another corpus, target or choice of layers;"
                 " name another directory"
             )
-        return layers, int(done)
+        return layers, int(finished_batches)
 
-    def _write_progress(self, done: int) -> None:
-        self._done = done
-        progress = {**self._identity, "layer_ids": self.spec.layer_ids, "batches_done": done}
+    def _write_progress(self, finished_batches: int) -> None:
+        self._finished_batches = finished_batches
+        progress = {
+            **self._identity,
+            "layer_ids": self.spec.layer_ids,
+            "batches_done": finished_batches,
+        }
         write_at_once(self._progress_path, json.dumps(progress).encode())
 
 

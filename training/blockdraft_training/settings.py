@@ -15,7 +15,7 @@ WARMUP_SHARE = 0.04
 
 
 def without_suffixes(name: str) -> str:
-    """Return the name of a file of lines without `.jsonl` and how it is compressed."""
+    """Return the name of a file of lines without `.jsonl`, `.jsonl.gz` or `.jsonl.xz`."""
     return name.removesuffix(".gz").removesuffix(".xz").removesuffix(".jsonl")
 
 
@@ -28,20 +28,20 @@ class PromptFile:
 
     @classmethod
     def parse(cls, text: str) -> "PromptFile":
-        """Read `NAME=FILE`, or `FILE`, which is called like the file."""
+        """Read `NAME=FILE`, or `FILE` alone, whose own name becomes the source."""
         name, separator, path = text.partition("=")
         if separator and not Path(text).exists():
             return cls(name, Path(path))
         return cls(without_suffixes(Path(text).name), Path(text))
 
     def __str__(self) -> str:
-        """Return what `parse` reads."""
+        """Return `NAME=FILE`, which `parse` reads."""
         return f"{self.source}={self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings:
-    """Which prompts are answered by which target, and how."""
+    """Settings of a corpus: the target, its prompts and the sampling of its completions."""
 
     output: Path = required(
         "the `.jsonl` file to write, or to go on with; `NAME.manifest.json` is written beside "
@@ -225,7 +225,7 @@ class DFlashSettings(TrainSettings):
     )
 
     def identity(self) -> dict[str, Any]:
-        """Return what two runs must share for one to continue the other, as JSON values."""
+        """Return the values that two runs must share for one to continue the other, as JSON."""
         return {**TrainSettings.identity(self), "copied_layers": []}
 
 

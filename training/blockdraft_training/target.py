@@ -70,14 +70,14 @@ class HotVocabulary:
 
     @classmethod
     def of(cls, counts: Int[np.ndarray, " vocab"], size: int) -> "HotVocabulary":
-        """Return the `size` most frequent ids; all if there are no more, or it is 0."""
+        """Return the `size` most frequent ids; all if `size` is 0 or above their number."""
         # Stable: among equals the smaller id, so that every run picks the same ones.
         chosen = np.argsort(-counts, kind="stable")[: size or None]
         return cls.with_ids(np.sort(chosen), len(counts))
 
     @classmethod
     def with_ids(cls, ids: Int[np.ndarray, " hot"], vocab_size: int) -> "HotVocabulary":
-        """Return these ids, which must rise."""
+        """Return the vocabulary of these ids, which must rise."""
         index = np.full(vocab_size, -1, np.int32)
         index[ids] = np.arange(len(ids), dtype=np.int32)
         return cls(jnp.asarray(ids, jnp.int32), jnp.asarray(index))
@@ -110,7 +110,7 @@ for _pytree in (HotVocabulary, Frozen):
 
 
 def freeze(decoder: Decoder, hot: HotVocabulary, *, online: bool) -> Frozen:
-    """Take from a target what a step needs; the whole of it if features are made online."""
+    """Return the parts of a target that a step reads; all of it if features are made online."""
     embedding = decoder.embedding.table[...]
     head = None if decoder.head is None else decoder.head.weight[...]
     shared = freeze_shared(EmbeddingAndHead(embedding, head), hot)
@@ -118,7 +118,7 @@ def freeze(decoder: Decoder, hot: HotVocabulary, *, online: bool) -> Frozen:
 
 
 def freeze_shared(shared: EmbeddingAndHead, hot: HotVocabulary) -> Frozen:
-    """Take what a step needs from the parts of a target that its drafters share."""
+    """Return the parts that a step reads, from the embedding and head that drafters share."""
     head = shared.embedding if shared.head is None else shared.head
     return Frozen(shared.embedding, head[hot.ids], hot)
 
@@ -133,7 +133,7 @@ def as_cached(_: Any, batch: SequenceBatch) -> SequenceBatch:
 
 
 def computed_online(decoder: Decoder, spec: FeatureSpec, completion_length: int) -> CompleteBatch:
-    """Return a function that runs the target, of which only the shape is taken, in the step."""
+    """Return a function that runs the target in the step, with the weights that it is given."""
     graph = nnx.graphdef(decoder)
 
     def complete(state: Any, batch: SequenceBatch) -> SequenceBatch:

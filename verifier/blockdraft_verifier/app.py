@@ -59,15 +59,15 @@ class VerifierApp:
         settings: VerifierSettings,
         stop_requested: asyncio.Event,
         *,
-        kept: KeptPrograms | None = None,
+        kept_programs: KeptPrograms | None = None,
         drafter: HostedDrafter | None = None,
     ) -> None:
-        """Wire the parts; `start` loads the model, and finds compiled steps in `kept`.
+        """Wire the parts; `start` loads the model, and finds compiled steps in `kept_programs`.
 
         A `drafter` in this process is loaded with it.
         """
         self._settings = settings
-        self._kept = kept
+        self._kept_programs = kept_programs
         self._drafter = drafter
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(REGISTRY)
@@ -110,14 +110,14 @@ class VerifierApp:
             self._leader.stop()
 
     def inspect(self) -> Mapping[str, object]:
-        """Return what the engine is doing."""
+        """Return the state of the engine, or the stage of its loading."""
         state = dict(self.loading.stage) if self.engine is None else engine_state(self.engine)
         return state if self._drafter is None else {**state, "hosts": self._drafter.inspect()}
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
         settings = self._settings
         runner, checkpoint, computation, mirror = load_target(
-            settings, self.loading.report, self._kept, self._drafter
+            settings, self.loading.report, self._kept_programs, self._drafter
         )
         if isinstance(mirror, StepLeader):
             self._leader = mirror
@@ -162,9 +162,9 @@ class VerifierApp:
         self._service.open(Loaded(engine, name, computation, vocab_size, grammars))
         return engine
 
-    def _report_compiled(self, done: int, total: int) -> None:
-        self.loading.report("compiling steps" if done < total else "measuring steps", done, total)
-        report_compiled(done, total)
+    def _report_compiled(self, count: int, total: int) -> None:
+        self.loading.report("compiling steps" if count < total else "measuring steps", count, total)
+        report_compiled(count, total)
 
 
 class FollowerApp:

@@ -62,12 +62,12 @@ def run_verifier(
     from blockdraft_runtime.process import serve
     from blockdraft_verifier.app import FollowerApp, VerifierApp
 
-    kept = None
+    kept_programs = None
     if settings.slice is None and settings.engine.implementation != "torch":
-        kept = keep_programs("blockdraft_verifier", settings.compilation_cache)
+        kept_programs = keep_programs("blockdraft_verifier", settings.compilation_cache)
     else:
-        # The processes of a slice must find as much as each other, and what a module of
-        # transformers computes is not told by its configuration alone.
+        # All processes of a slice must find the same programs, and the configuration of a module
+        # of transformers does not say all that it computes.
         keep_executables(settings.compilation_cache)
 
     async def main() -> bool:
@@ -75,7 +75,9 @@ def run_verifier(
         app: VerifierApp | FollowerApp
         if settings.slice is None or settings.slice.leads:
             drafter = None if make_drafter is None else make_drafter()
-            app = VerifierApp(settings, stop_requested, kept=kept, drafter=drafter)
+            app = VerifierApp(
+                settings, stop_requested, kept_programs=kept_programs, drafter=drafter
+            )
         else:
             app = FollowerApp(settings, stop_requested)
         second = None
@@ -99,11 +101,11 @@ def run_verifier(
             # JAX has to meet the other hosts before it looks for devices.
             allow_locked_memory()
         if settings.self_test:
-            return run_self_test(settings, kept)
+            return run_self_test(settings, kept_programs)
         failed = not uvloop.run(main())
     except (ValueError, RuntimeError, OSError) as error:
         logger.error("%s", error)
-        # Of a slice, what is wrong may be another host's, which is started anew.
+        # In a slice the fault may be another host's, which is started anew.
         return 2 if isinstance(error, ValueError) and settings.slice is None else 1
     if failed and settings.slice is not None:
         # JAX would wait for the processes that are gone, and then abort with pages of its own.
@@ -112,8 +114,8 @@ def run_verifier(
     return 1 if failed else 0
 
 
-def run_self_test(settings: VerifierSettings, kept: "KeptPrograms | None" = None) -> int:
-    """Load the target, compile its steps, compare them, and print what was found.
+def run_self_test(settings: VerifierSettings, kept_programs: "KeptPrograms | None" = None) -> int:
+    """Load the target, compile its steps, compare them, and print the result.
 
     It reports the numerics classes before any step is padded to another, as it would be in service.
     The exit code is 0 if all steps are batch-invariant.
@@ -124,8 +126,8 @@ def run_self_test(settings: VerifierSettings, kept: "KeptPrograms | None" = None
 
     if settings.slice is not None:
         raise ValueError("--self-test is for one host; a slice makes its own when it starts")
-    runner = load_target(settings, kept=kept).runner
+    runner = load_target(settings, kept_programs=kept_programs).runner
     runner.compile(NO_FEATURES, SELF_TEST_BLOCK_TOKENS, report_compiled)
-    found = self_test(runner, ON_REQUEST)
-    print(found.summary())
-    return 0 if found.exact else 1
+    exactness = self_test(runner, ON_REQUEST)
+    print(exactness.summary())
+    return 0 if exactness.exact else 1

@@ -42,7 +42,7 @@ class Computation:
         return hashlib.sha256(parts.encode()).hexdigest()[:_HEX_DIGITS]
 
 
-# What Linux calls a processor's name and its instructions, on x86 and on ARM.
+# Linux's keys of a processor's name and instructions, on x86 and on ARM.
 _CPU_KEYS = ("model name", "flags", "CPU part", "Features")
 
 
@@ -56,8 +56,8 @@ def device_kind() -> str:
     if jax.default_backend() != "cpu":
         return kind
     facts = processor_facts()
-    known = ", ".join(facts[key] for key in _CPU_KEYS if key in facts)
-    return f"{kind}, {usable_cores()} cores, {known or platform.processor()}"
+    processor = ", ".join(facts[key] for key in _CPU_KEYS if key in facts)
+    return f"{kind}, {usable_cores()} cores, {processor or platform.processor()}"
 
 
 def compiler() -> str:

@@ -1,4 +1,4 @@
-"""One stream to a server: the sequences it decodes, and what the server has not been sent yet."""
+"""One stream to a server: its sequences, and their results that have not been sent yet."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Keeps a message far below what gRPC takes: with 20 alternatives a token has about 200 bytes.
 MAX_MESSAGE_TOKENS = 16384
-# Refusals of about 2 kB that a server has not been sent: with so many, its requests are not read.
+# Refusals of about 2 kB that have not been sent: with so many, a server's requests are not read.
 MAX_REFUSED = 256
 
 Submit = Callable[[pb.SequenceRequest, LLMatcher | None, Listener, StepEnd], Sequence]
@@ -39,9 +39,9 @@ _GRAMMAR_FAILED = ServiceError(
 class DecodeStream:
     """The sequences of one stream.
 
-    The engine's thread hands over what a step gained for all of them at once. What a server has
-    not been sent is kept by sequence and goes out in as few messages as it fits into, so that a
-    server that does not read costs no more memory than its completions.
+    The engine's thread hands over what a step gained for all of them at once. Results that have
+    not been sent are kept by sequence and go out in as few messages as they fit into. So a server
+    that does not read costs no more memory than its completions.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class DecodeStream:
         # Requests whose grammars are being compiled.
         self._compiling: dict[int, asyncio.Task[None]] = {}
         self._unsent: dict[int, deque[TokensGained]] = {}
-        # Of the present step; the engine's thread alone touches it.
+        # Results of the present step; only the engine's thread touches them.
         self._step: list[tuple[int, TokensGained]] = []
         self._closing = False
         self._changed = asyncio.Event()
-        # Whether fewer are refused than before.
+        # Set once refusals have been sent.
         self._room_made = asyncio.Event()
 
     def drain(self) -> None:
@@ -131,7 +131,7 @@ class DecodeStream:
 
     def _compile(self, number: int, compiling: Coroutine[Any, Any, None]) -> None:
         task = self._compiling[number] = asyncio.ensure_future(compiling)
-        # Of one that is cancelled before it begins too.
+        # Called too if the task is cancelled before it begins.
         task.add_done_callback(lambda _: self._end_compiling(number))
 
     async def _begin_compiled(self, number: int, request: pb.SequenceRequest) -> None:
@@ -206,7 +206,7 @@ class DecodeStream:
         self._changed.set()
 
     def _response(self) -> pb.DecodeResponse:
-        """Return what has not been sent, or as much of it as a message may hold."""
+        """Return a message of results that have not been sent, as many as it may hold."""
         response = pb.DecodeResponse()
         for number, error in self._refused.items():
             response.sequences.add(sequence_id=number).error.Pack(error.to_proto())

@@ -24,7 +24,7 @@ class InexactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """What a self-test found."""
+    """Result of a self-test."""
 
     dtype: str  # element type that the target computes in
     # Step shapes that give the same bits, class by class, each in the order of their size.
@@ -46,24 +46,24 @@ class Exactness:
         return max(bucket.tokens for bucket in self.classes[0])
 
     def mended(self, seconds: Mapping[Bucket, float]) -> "Exactness":
-        """Return what holds if every step is padded to a shape of the cheapest class.
+        """Return the result once every step is padded to a shape of the cheapest class.
 
-        A class costs the most that any step takes longer in it, by the seconds of every shape. It
+        The cost of a class is the greatest ratio of a step's seconds, padded to it and unpadded. It
         must hold a draft of every row; steps of more tokens, which prompts have, are cut.
 
         Raises:
             InexactError: If no class costs less than 1.3 times.
         """
-        every = [bucket for shapes in self.classes for bucket in shapes]
-        most_rows = max(bucket.rows for bucket in every)
-        most_choices = max(bucket.choices for bucket in every)
+        buckets = [bucket for shapes in self.classes for bucket in shapes]
+        most_rows = max(bucket.rows for bucket in buckets)
+        most_choices = max(bucket.choices for bucket in buckets)
 
         def cost(shapes: tuple[Bucket, ...]) -> float:
             most_tokens = max(bucket.tokens for bucket in shapes)
-            held = (bucket for bucket in every if bucket.tokens <= most_tokens)
+            fitting = (bucket for bucket in buckets if bucket.tokens <= most_tokens)
             return max(
                 seconds[bucket_for(shapes, bucket.rows, bucket.tokens)] / seconds[bucket]
-                for bucket in held
+                for bucket in fitting
             )
 
         costs = {
@@ -78,11 +78,11 @@ class Exactness:
                 f"{self.summary()}. Padding does not mend that at {_MOST_COST} times the cost: "
                 "--allow-inexact serves completions that may depend on drafts and other requests"
             )
-        others = sorted(bucket for bucket in every if bucket not in cheapest)
-        return Exactness(self.dtype, (cheapest,), padded=tuple(others))
+        other_buckets = sorted(bucket for bucket in buckets if bucket not in cheapest)
+        return Exactness(self.dtype, (cheapest,), padded=tuple(other_buckets))
 
     def log(self, seconds: Mapping[Bucket, float]) -> None:
-        """Log what was found, and what padding costs."""
+        """Log the result, and what padding costs."""
         logger.log(logging.INFO if self.exact else logging.WARNING, "%s", self.summary())
         for bucket in self.padded:
             if bucket.tokens > self.step_tokens:
@@ -95,7 +95,7 @@ class Exactness:
             )
 
     def summary(self) -> str:
-        """Return one sentence that says what was found."""
+        """Return the result in one sentence."""
         count = sum(map(len, self.classes))
         if self.padded:
             padded = " ".join(map(str, self.padded))
@@ -105,21 +105,21 @@ class Exactness:
             )
         if self.exact:
             return f"exact in {self.dtype}: all {count} step shapes are batch-invariant"
-        found = " | ".join(" ".join(map(str, shapes)) for shapes in self.classes)
+        classes = " | ".join(" ".join(map(str, shapes)) for shapes in self.classes)
         return (
             f"inexact in {self.dtype}: {count} step shapes (rows x tokens) fall into "
-            f"{len(self.classes)} numerics classes: {found}"
+            f"{len(self.classes)} numerics classes: {classes}"
         )
 
 
 def find_classes(dtype: str, signatures: Mapping[Bucket, Collection[bytes]]) -> Exactness:
-    """Group step shapes by what they computed."""
+    """Group step shapes by the signatures of what they computed."""
     members: dict[frozenset[bytes], list[Bucket]] = {}
     for bucket in sorted(signatures):
         members.setdefault(frozenset(signatures[bucket]), []).append(bucket)
-    steady = [shapes for found, shapes in members.items() if len(found) == 1]
+    steady = [shapes for digests, shapes in members.items() if len(digests) == 1]
     unsteady = sorted(
-        bucket for found, shapes in members.items() if len(found) > 1 for bucket in shapes
+        bucket for digests, shapes in members.items() if len(digests) > 1 for bucket in shapes
     )
     classes = sorted([*map(tuple, steady), *((bucket,) for bucket in unsteady)])
     return Exactness(dtype, tuple(classes), tuple(unsteady))

@@ -51,15 +51,15 @@ class LoadedTarget(NamedTuple):
 
 def load_target(
     settings: VerifierSettings,
-    report: Report = lambda stage, done, total: None,
-    kept: KeptPrograms | None = None,
+    report: Report = lambda stage, count, total: None,
+    kept_programs: KeptPrograms | None = None,
     drafter: HostedDrafter | None = None,
 ) -> LoadedTarget:
-    """Load the target, after the other processes of a slice have come; steps may be in `kept`.
+    """Load the target, once the other processes of a slice have come.
 
-    A `drafter` on the same devices is loaded before the rest of these becomes pages. Raises
-    `ValueError` if the target cannot be loaded, or what the others run differs, and `RuntimeError`
-    if they do not come.
+    Compiled steps may be in `kept_programs`. A `drafter` is loaded onto the same devices before the
+    memory that is left becomes pages. Raises `ValueError` if the target cannot be loaded, or the
+    other processes run something else, and `RuntimeError` if they do not come.
     """
     if settings.slice is not None:
         start_slice(settings.slice)
@@ -69,9 +69,9 @@ def load_target(
     path = resolve_target(settings.target)
     with show_progress(f"Loading {settings.target}") as progress:
 
-        def shown(done: int, total: int) -> None:
-            progress(done, total)
-            report("loading weights", done, total)
+        def shown(loaded_bytes: int, total: int) -> None:
+            progress(loaded_bytes, total)
+            report("loading weights", loaded_bytes, total)
 
         if settings.engine.implementation == "torch":
             decoder, checkpoint = load_torch_decoder(path, dtype=dtype, placement=placement)
@@ -106,7 +106,7 @@ def load_target(
     )
     mirror = None
     if settings.slice is not None:
-        # Whatever shapes or contents of the steps depend on.
+        # All that the shapes and contents of the steps depend on.
         what_runs = f"{computation.fingerprint} {engine}"
         mirror = join_slice(settings.slice.leader_host, what_runs)
     runner = ModelRunner(
@@ -114,7 +114,7 @@ def load_target(
         engine,
         mesh,
         mirror if isinstance(mirror, StepLeader) else None,
-        kept,
+        kept_programs,
     )
     if drafter is not None:
         runner.launching = drafter.launching
@@ -163,6 +163,6 @@ def sized_for(
     return engine
 
 
-def report_compiled(done: int, total: int) -> None:
-    """Log how many of how many steps are compiled."""
-    logger.info("compiled %d of %d steps", done, total)
+def report_compiled(count: int, total: int) -> None:
+    """Log how many of the steps are compiled."""
+    logger.info("compiled %d of %d steps", count, total)

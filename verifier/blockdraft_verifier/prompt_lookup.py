@@ -1,4 +1,4 @@
-"""Where the newest tokens of a sequence occurred before: chains of equal pairs, as in LZ77.
+"""Earlier occurrences of a sequence's newest tokens: chains of equal pairs, as in LZ77.
 
 They are looked for in the sequence itself and in recent completions of the same tenant. Every
 position of a text is chained to the previous one that follows the same two tokens. To find the
@@ -21,7 +21,7 @@ LONGEST_MATCH = 32
 CANDIDATES = 16
 """Positions that are compared in a search."""
 MOST_TENANTS = 32
-"""Recent completions are kept of so many tenants, those that completed anything last."""
+"""Tenants whose recent completions are kept, those that completed anything last."""
 
 _NOWHERE = -1
 # After each completion: no token, so that nothing matches beyond it.
@@ -41,14 +41,14 @@ class IndexedText:
 
     @property
     def behind(self) -> int:
-        """How many tokens are not indexed yet."""
+        """Tokens that are not indexed yet."""
         return max(0, len(self.tokens) + 1 - len(self._earlier))
 
-    def index(self, most: int) -> int:
-        """Index up to `most` further tokens, and return how many."""
+    def index(self, max_tokens: int) -> int:
+        """Index up to `max_tokens` further tokens, and return how many."""
         tokens, last, earlier = self.tokens, self._last, self._earlier
         start = len(earlier)
-        stop = min(start + most, len(tokens) + 1)
+        stop = min(start + max_tokens, len(tokens) + 1)
         for position in range(start, stop):
             pair = tokens[position - 2] << _PAIR_SHIFT | tokens[position - 1]
             earlier.append(last.get(pair, _NOWHERE))
@@ -56,9 +56,9 @@ class IndexedText:
         return max(0, stop - start)
 
     def longest(self, newest: Sequence[int], beyond: int) -> tuple[int, int] | None:
-        """Return how many of the `newest` tokens agree with the longest occurrence, and its end.
+        """Return the length and the end of the longest occurrence of the `newest` tokens.
 
-        It is the latest one of equal length, and longer than `beyond`; None if there is none.
+        Of several as long it is the latest. None if there is none longer than `beyond`.
         """
         tokens, end = self.tokens, len(newest)
         best, best_at = max(beyond, SHORTEST_MATCH - 1), _NOWHERE
@@ -81,11 +81,11 @@ class IndexedText:
         return None if best_at == _NOWHERE else (best, best_at)
 
     def _agreeing(self, newest: Sequence[int], position: int) -> int:
-        """Return how many tokens before a position are the newest ones."""
+        """Return how many tokens before a position equal the newest ones, from the last on."""
         tokens, end = self.tokens, len(newest)
-        most = min(position, end, LONGEST_MATCH)
+        max_length = min(position, end, LONGEST_MATCH)
         length = SHORTEST_MATCH
-        while length < most and tokens[position - length - 1] == newest[end - length - 1]:
+        while length < max_length and tokens[position - length - 1] == newest[end - length - 1]:
             length += 1
         return length
 
@@ -99,7 +99,7 @@ class RecentCompletions:
         self.text = IndexedText(array("i"))
 
     def add(self, completion: Sequence[int]) -> None:
-        """Remember a completion; what was found in the text so far can still be read there."""
+        """Remember a completion; matches that were found before keep the text they are in."""
         tokens = self.text.tokens
         tokens.extend([*completion, _END])
         if len(tokens) > self._limit:
@@ -111,12 +111,12 @@ class RecentOfTenants:
     """The recent completions of each tenant, by its salt; of the `MOST_TENANTS` latest ones."""
 
     def __init__(self, limit: int) -> None:
-        """Keep so many tokens of each tenant."""
+        """Keep at most `limit` tokens of each tenant."""
         self._limit = limit
         self._tenants: OrderedDict[bytes, RecentCompletions] = OrderedDict()
 
     def of(self, salt: bytes) -> RecentCompletions:
-        """Return those of one tenant, which becomes the latest."""
+        """Return the recent completions of one tenant, which becomes the latest."""
         recent = self._tenants.setdefault(salt, RecentCompletions(self._limit))
         self._tenants.move_to_end(salt)
         if len(self._tenants) > MOST_TENANTS:
@@ -130,13 +130,13 @@ class Match:
 
     length: int  # how many of them agree, `SHORTEST_MATCH` to `LONGEST_MATCH`
     text: IndexedText
-    position: int  # what follows it begins here
+    position: int  # where the tokens that follow it begin
     end: int  # length of the sequence it was found for
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a prediction, whether or not it was verified."""
+    """Outcome of a prediction, whether or not it was verified."""
 
     match_length: int  # tokens that had agreed when it was made
     right: int  # tokens that came as predicted
@@ -152,9 +152,9 @@ class PromptLookup:
         self.match: Match | None = None
 
     def search(self, text: IndexedText) -> Outcome | None:
-        """Find the present match in a text, and return what became of the previous one.
+        """Find the present match in a text, and return the outcome of the previous one.
 
-        None if there was none, or nothing came since.
+        None if there was no match, or no token came since.
         """
         previous, followed, outcome = self.match, None, None
         end = len(self._tokens)
@@ -186,7 +186,7 @@ class PromptLookup:
         return following[: following.index(_END)] if _END in following else following
 
     def _right(self, match: Match) -> int:
-        """Return how many of the tokens added since a match was found are those that follow it."""
+        """Return how many tokens came as a match predicted, up to the first that did not."""
         text, tokens = match.text.tokens, self._tokens
         # No wrapping needed: what follows the former end has been added since, and what ends
         # another completion equals no token.

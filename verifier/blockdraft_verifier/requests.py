@@ -182,13 +182,13 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Decoded)
 
 
 def usage_message(sequence: Decoded) -> pb.TokenUsage:
-    """Return what a finished sequence consumed."""
+    """Return the usage of a finished sequence as a message."""
     usage = sequence.usage
     arrived = sequence.arrival_time
     began = usage.first_step_time if usage.first_step_time is not None else arrived
     first = usage.first_token_time if usage.first_token_time is not None else began
     last = usage.last_token_time if usage.last_token_time is not None else first
-    known = usage.verify_seconds + usage.draft_seconds + usage.transport_seconds
+    attributed_seconds = usage.verify_seconds + usage.draft_seconds + usage.transport_seconds
     return pb.TokenUsage(
         prompt_tokens=len(sequence.request.prompt),
         output_tokens=sequence.output_count - len(sequence.request.emitted),
@@ -204,7 +204,7 @@ def usage_message(sequence: Decoded) -> pb.TokenUsage:
         verify_time=_duration(usage.verify_seconds),
         draft_time=_duration(usage.draft_seconds),
         transport_time=_duration(usage.transport_seconds),
-        host_time=_duration(last - first - known),
+        host_time=_duration(last - first - attributed_seconds),
         prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
         prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
         forced_tokens=usage.forced,

@@ -48,8 +48,8 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     probe = _Probe.of(runner, span)
     probe.compute_text()
     live = _LIVE_AT_START if span <= AT_START else _LIVE_ON_REQUEST
-    found = {bucket: probe.signatures(bucket, live) for bucket in runner.buckets}
-    return find_classes(runner.dtype.name, found)
+    signatures = {bucket: probe.signatures(bucket, live) for bucket in runner.buckets}
+    return find_classes(runner.dtype.name, signatures)
 
 
 def enforce(
@@ -64,11 +64,11 @@ def enforce(
     Raises:
         InexactError: If steps differ and that cannot be mended; not with `allow_inexact`.
     """
-    found = self_test(runner, span)
-    if found.exact or allow_inexact:
-        return found
-    logger.warning("%s", found.summary())
-    mended = found.mended(seconds)
+    exactness = self_test(runner, span)
+    if exactness.exact or allow_inexact:
+        return exactness
+    logger.warning("%s", exactness.summary())
+    mended = exactness.mended(seconds)
     runner.serve_only(mended.classes[0])
     return mended
 
@@ -94,8 +94,8 @@ class _Probe:
         by_kernel = runner.layout.attention != "portable"
         chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
         # At least half of the pages stay for the rows that compute it anew.
-        most = runner.settings.scheduler.max_context_tokens
-        room = min(most, max(1, page_count // 2) * size)
+        max_tokens = runner.settings.scheduler.max_context_tokens
+        room = min(max_tokens, max(1, page_count // 2) * size)
         length = min(room, 2 * chunk + most_span)
         start = max(0, min(chunk, length - most_span)) // size * size
         span = min(most_span, length - start)
@@ -113,13 +113,15 @@ class _Probe:
             self.runner.run_in(bucket, [self._row(self.text_pages, first, stop)])
 
     def signatures(self, bucket: Bucket, live_rows: Sequence[int]) -> set[bytes]:
-        """Return all that comparing rows of a step's shape computed, so many and all being live.
+        """Return the signatures of compared rows, with each number of live rows and with the most.
 
-        One signature if all got the same bits.
+        There is one signature if all got the same bits.
         """
-        most = min(bucket.rows, bucket.tokens)
-        live = [count for count in live_rows if count < most]
-        digests = {digest for count in (*live, most) for digest in self._computed(bucket, count)}
+        max_rows = min(bucket.rows, bucket.tokens)
+        live = [count for count in live_rows if count < max_rows]
+        digests = {
+            digest for count in (*live, max_rows) for digest in self._computed(bucket, count)
+        }
         return digests | set(self._computed_last(bucket))
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
@@ -141,27 +143,27 @@ class _Probe:
         for index in comparing:
             choice = self._last_choice(rows, index)
             log_probs = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
-            yield hashlib.sha256(b"".join((*self._kept(row_pages[index]), *log_probs))).digest()
+            yield hashlib.sha256(b"".join((*self._kv_bytes(row_pages[index]), *log_probs))).digest()
 
     def _computed_last(self, bucket: Bucket) -> Iterator[bytes]:
-        """Compute the positions at the end of a step, behind as much of the text as fits."""
+        """Yield the signature of the positions at the end of a step, after as much text as fits."""
         size, spare = self.runner.settings.page_size, list(self.spare_pages)
         at_a_time = min(self.span, bucket.tokens)
         room = bucket.tokens - at_a_time
-        own = -(-(self.start + self.span) // size)
-        if not room or own > len(spare):
+        page_count = -(-(self.start + self.span) // size)
+        if not room or page_count > len(spare):
             return
-        pages, spare = spare[:own], spare[own:]
-        # Other rows compute the beginning of the text, a lone one what comes before in it.
-        others = bucket.rows - 1
-        length = min(len(self.text), room // others) if others else 0
+        pages, spare = spare[:page_count], spare[page_count:]
+        # Other rows compute the beginning of the text. A lone row computes what comes before.
+        other_rows = bucket.rows - 1
+        length = min(len(self.text), room // other_rows) if other_rows else 0
         count = max(1, -(-length // size))
         fillers = [
             self._row(spare[at : at + count], 0, length)
             for at in range(0, len(spare) - count + 1, count)
             if length
-        ][:others]
-        lead = 0 if others else min(self.start, room) // size * size
+        ][:other_rows]
+        lead = 0 if other_rows else min(self.start, room) // size * size
         first_own = (self.start - lead) // size
         row_pages = (*self.text_pages[:first_own], *pages[first_own:])
         for offset in range(0, self.span, at_a_time):
@@ -171,21 +173,21 @@ class _Probe:
             outputs = self.runner.run_in(bucket, rows)
         choice = self._last_choice(rows, len(rows) - 1)
         log_probs = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
-        yield hashlib.sha256(b"".join((*self._kept(pages), *log_probs))).digest()
+        yield hashlib.sha256(b"".join((*self._kv_bytes(pages), *log_probs))).digest()
 
     def _row_pages(self, count: int, at_a_time: int) -> Iterator[tuple[int, ...]]:
-        """Return the pages of each row: the text's, but for those that the row writes to."""
+        """Yield the pages of each row: the text's, but for those that the row writes to."""
         size = self.runner.settings.page_size
         spare = list(self.spare_pages)
         for index in range(count):
             first = (len(self.text) - at_a_time if index % 2 else self.start) // size
-            own = len(self.text_pages) - first if index % 2 else -(-self.span // size)
-            if own > len(spare):
+            page_count = len(self.text_pages) - first if index % 2 else -(-self.span // size)
+            if page_count > len(spare):
                 if index == 0:
                     # A cache of hardly any pages: the text is computed anew where it is.
                     yield self.text_pages
                 return
-            yield (*self.text_pages[:first], *(spare.pop() for _ in range(own)))
+            yield (*self.text_pages[:first], *(spare.pop() for _ in range(page_count)))
 
     def _row(self, pages: Sequence[int], first: int, stop: int) -> Row:
         drafted = min(stop - first, self.runner.max_block) - 1
@@ -194,11 +196,11 @@ class _Probe:
         return Row(sequence, first, self.text[first:stop], drafted)
 
     def _last_choice(self, rows: Sequence[Row], index: int) -> int:
-        """Return which of a step's choices follows the last token of a row."""
+        """Return the index of the choice after the last token of a row."""
         return sum(row.draft_count + 1 for row in rows[: index + 1]) - 1
 
-    def _kept(self, pages: Sequence[int]) -> Iterator[bytes]:
-        """Return the keys and values of the compared positions, layer after layer."""
+    def _kv_bytes(self, pages: Sequence[int]) -> Iterator[bytes]:
+        """Yield the keys and values of the compared positions, layer after layer."""
         first = self.start // self.runner.settings.page_size
         for layer in self.runner.read_pages(pages[first:]):
             yield layer.reshape(-1, *layer.shape[2:])[: self.span].tobytes()

@@ -25,7 +25,7 @@ QUEUE_RETRY_SECONDS = 1.0
 
 
 class Loaded(NamedTuple):
-    """What is served, once it is loaded."""
+    """The served parts, once the target is loaded."""
 
     engine: Engine
     model: str
@@ -85,9 +85,9 @@ class VerifierService(VerifierServiceServicer):
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
         engine, model, computation, vocab_size, _ = self._ready()
-        limits, drafter, found = engine.settings.scheduler, engine.drafter, engine.exactness
-        if found is not None:
-            computation = replace(computation, rounding="exact" if found.exact else "inexact")
+        limits, drafter, exactness = engine.settings.scheduler, engine.drafter, engine.exactness
+        if exactness is not None:
+            computation = replace(computation, rounding="exact" if exactness.exact else "inexact")
         response = pb.VerifierServiceDescribeResponse(
             model=model,
             target_fingerprint=computation.target_fingerprint,
@@ -98,13 +98,13 @@ class VerifierService(VerifierServiceServicer):
             kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
             process=self._process,
         )
-        if found is not None:
-            exactness = response.exactness
-            exactness.exact, exactness.dtype = found.exact, found.dtype
-            exactness.classes.extend(
-                pb.NumericsClass(steps=map(str, each)) for each in found.classes
+        if exactness is not None:
+            message = response.exactness
+            message.exact, message.dtype = exactness.exact, exactness.dtype
+            message.classes.extend(
+                pb.NumericsClass(steps=map(str, shapes)) for shapes in exactness.classes
             )
-            exactness.padded.extend(map(str, found.padded))
+            message.padded.extend(map(str, exactness.padded))
         if drafter is not None:
             attached = response.drafter
             attached.method, attached.block_size = drafter.method, drafter.block_size
@@ -136,9 +136,9 @@ class VerifierService(VerifierServiceServicer):
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
         limit = served.engine.settings.scheduler.max_context_tokens
-        wanted = parse_request(request, served.vocab_size, limit, grammar)
+        generation_request = parse_request(request, served.vocab_size, limit, grammar)
         try:
-            return served.engine.submit(wanted, listener, on_step_end)
+            return served.engine.submit(generation_request, listener, on_step_end)
         except QueueFullError as error:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -121,7 +121,7 @@ class _Recorder:
     events: list[TokensGained] = field(default_factory=list)
 
     def __call__(self, event: TokensGained) -> None:
-        """Take in what one step gained."""
+        """Add the tokens of one step; after the last step, hand over the completion."""
         self.events.append(event)
         if event.finish_reason is None:
             return
@@ -132,9 +132,9 @@ class _Recorder:
         assert usage.first_token_time is not None
         assert usage.last_token_time is not None
         completion = Completion(
-            token_ids=tuple(token for each in self.events for token in each.token_ids),
+            token_ids=tuple(token for gain in self.events for token in gain.token_ids),
             # The first event follows the prompt: nothing was verified for it.
-            steps=tuple((each.drafted, each.accepted) for each in self.events[1:]),
+            steps=tuple((gain.drafted, gain.accepted) for gain in self.events[1:]),
             stopped=event.finish_reason is FinishReason.STOP,
             ttft_seconds=usage.first_token_time - self.started,
             decode_seconds=usage.last_token_time - usage.first_token_time,
@@ -159,7 +159,7 @@ class InProcessDecoder:
         """Join a target with its drafter; `warm_up` must follow before `decode`.
 
         The drafter needs a slot for each of the config's sequences. With the draft policy "fixed"
-        the numbers are the drafter's, with "adaptive" the scheduler's choice is among them.
+        the numbers are the drafter's alone, with "adaptive" the scheduler's choice counts too.
         `self_test` finds at `warm_up` which steps are batch-invariant.
         """
         self.target = Target.of(checkpoint)
@@ -175,16 +175,21 @@ class InProcessDecoder:
     def drafter(self) -> Drafter:
         """The drafter; there has to be one."""
         assert self._link is not None
-        found = self._link.description
-        return Drafter(found.method, found.fingerprint, found.trained, found.block_size)
+        description = self._link.description
+        return Drafter(
+            description.method,
+            description.fingerprint,
+            description.trained,
+            description.block_size,
+        )
 
     @property
     def exactness(self) -> Exactness | None:
         """The result of the self-test; None before `warm_up`, and without one."""
         return self._engine.exactness
 
-    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Compile every step of the target; `progress` gets the number done and the total."""
+    def warm_up(self, progress: Callable[[int, int], None] = lambda count, total: None) -> None:
+        """Compile every step of the target; `progress` gets their count and the total."""
         self._engine.warm_up(progress)
 
     def decode(
@@ -289,8 +294,8 @@ def join(
 
 def largest_block(drafter: LoadedMethod | None, *, prompt_lookup: bool) -> int:
     """Return the most tokens of a verification, the target's newest token included."""
-    own = 1 if drafter is None else drafter.method.spec.block_size
-    return max(own, EngineSettings().prompt_lookup_block) if prompt_lookup else own
+    block_size = 1 if drafter is None else drafter.method.spec.block_size
+    return max(block_size, EngineSettings().prompt_lookup_block) if prompt_lookup else block_size
 
 
 def engine_settings(
@@ -319,12 +324,12 @@ def engine_settings(
     )
 
 
-def whole_draft(wanted: int | None, block_size: int) -> int:
-    """Return the tokens of a whole draft: `wanted`, or all that a block holds."""
-    most = block_size - 1
-    if wanted is not None and not 1 <= wanted <= most:
+def whole_draft(draft_length: int | None, block_size: int) -> int:
+    """Return the tokens of a whole draft: `draft_length`, or all that a block holds."""
+    longest = block_size - 1
+    if draft_length is not None and not 1 <= draft_length <= longest:
         raise BenchUsageError(
-            f"the draft length must be 1 to {most}, a block of {block_size} less its anchor;"
-            f" got {wanted}"
+            f"the draft length must be 1 to {longest}, a block of {block_size} less its anchor;"
+            f" got {draft_length}"
         )
-    return most if wanted is None else wanted
+    return longest if draft_length is None else draft_length

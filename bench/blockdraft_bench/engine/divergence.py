@@ -1,9 +1,9 @@
-"""Where completions part from those of plain decoding, and how close the target's choice was there.
+"""The first differences from plain decoding, and the margins of the target's choices there.
 
 The target chooses the token with the highest score, `logit + temperature * gumbel noise` of the
 request's seed and the position; at temperature 0 that is the logit. The margin of a choice is the
-highest score less the second highest, in units of logits: as much must change for another token
-to be chosen. Rounding explains a divergence where the margin is tiny, and no other.
+highest score less the second highest, in units of logits: scores must change by as much for another
+token to be chosen. Rounding explains a divergence where the margin is tiny, and no other.
 """
 
 import functools
@@ -57,7 +57,7 @@ class ChoiceMargin:
 
 
 def find_divergences(answered: Answered, method: str, margin: Margin) -> list[Row]:
-    """Return where a method's completions first differ from plain decoding, from position 0."""
+    """Return the first difference of each completion from plain decoding; positions from 0."""
     plain = answered.completions[PLAIN]
     return [
         {
@@ -66,7 +66,7 @@ def find_divergences(answered: Answered, method: str, margin: Margin) -> list[Ro
             "logit_margin": margin(request, plain[index].token_ids[:position]),
             "temperature": answered.temperature,
         }
-        for index, position in divergences(plain, answered.completions[method])
+        for index, position in divergences(answered.completions[method], plain)
         for request in [answered.requests[index]]
     ]
 

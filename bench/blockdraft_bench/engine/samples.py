@@ -32,7 +32,7 @@ Keep = Callable[[int, Completions], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How samples are answered.
+    """The length, the stop tokens and the seed of completions.
 
     A sample's own seed depends on this one, its dataset and its id: more samples change no
     completion.
@@ -43,7 +43,7 @@ class Limits:
     seed: int = 0
 
     def request(self, dataset: str, prompt: Prompt, temperature: float = 0.0) -> GenerationRequest:
-        """Return what is asked for one sample's completion; temperature 0 is greedy."""
+        """Return the request for one sample's completion; temperature 0 is greedy."""
         name = f"{self.seed}/{dataset}/{prompt.sample_id}"
         own_seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
         return GenerationRequest(
@@ -100,8 +100,8 @@ class SampleDecoder:
     def __call__(self, group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
         """Answer each sample by every decoder of a group, one right after another.
 
-        The sample's number decides which is first. If something was compiled meanwhile, the times
-        are not those of decoding, which is an error.
+        The sample's number decides which is first. `BenchError` if something was compiled
+        meanwhile: the times would not be those of decoding.
         """
         for index, sample in enumerate(samples):
             names = in_turn(group, sample.number)
@@ -124,7 +124,7 @@ class SampleDecoder:
 
 
 def in_turn(things: Sequence[T], turn: int) -> tuple[T, ...]:
-    """Return things in their order, of which `turn` decides the first."""
+    """Return things in their order, beginning with number `turn`, modulo their number."""
     first = turn % len(things)
     return (*things[first:], *things[:first])
 
@@ -140,34 +140,38 @@ def answer_all(
     many_at_a_time: bool = False,
     on_completions: Callable[[str], None] = lambda dataset: None,
 ) -> list[Answered]:
-    """Have every prompt answered at each temperature, but for what the store holds.
+    """Have every prompt answered at each temperature, unless the store has its completions.
 
     All groups answer a sample before any answers the next, so that a disturbance of the machine
     meets all of them; which is first changes from sample to sample. `many_at_a_time` gives `decode`
-    all samples of a dataset at once. `on_completions` is told the dataset of each sample and group,
-    also of those the store holds.
+    all samples of a dataset at once. `on_completions` is called with the dataset of each sample and
+    group, also of those that the store has.
     """
     numbers = itertools.count()
     by_dataset = {
-        (each.dataset, temperature): [
-            Sample(each.dataset, next(numbers), limits.request(each.dataset, prompt, temperature))
-            for prompt in each.prompts
+        (prompt_set.dataset, temperature): [
+            Sample(
+                prompt_set.dataset,
+                next(numbers),
+                limits.request(prompt_set.dataset, prompt, temperature),
+            )
+            for prompt in prompt_set.prompts
         ]
-        for each, temperature in itertools.product(prompt_sets, temperatures)
+        for prompt_set, temperature in itertools.product(prompt_sets, temperatures)
     }
     every = [sample for samples in by_dataset.values() for sample in samples]
     store.announce([sample.key(group) for sample in every for group in groups])
-    found = []
+    answered = []
     for (dataset, temperature), samples in by_dataset.items():
         completions: dict[str, list[Completion]] = {name: [] for group in groups for name in group}
         for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
             for group in in_turn(groups, batch[0].number):
-                for each in _answer(batch, group, decode, store, on_completions):
-                    for name, completion in each.items():
+                for record in _answer(batch, group, decode, store, on_completions):
+                    for name, completion in record.items():
                         completions[name].append(completion)
         requests = tuple(sample.request for sample in samples)
-        found.append(Answered(dataset, temperature, requests, completions))
-    return found
+        answered.append(Answered(dataset, temperature, requests, completions))
+    return answered
 
 
 def _answer(
@@ -189,4 +193,4 @@ def _answer(
 
     if missing:
         decode(group, [samples[index] for index in missing], keep)
-    return [found for key in keys if (found := store.get(key)) is not None]
+    return [record for key in keys if (record := store.get(key)) is not None]

@@ -1,5 +1,5 @@
-"""`bench kflat`: what verifying K tokens costs against verifying one; measured and modelled.
+"""`bench kflat`: the cost of verifying K tokens against that of one, measured and modelled.
 
-Read `curve` (what a step needs at least, and what a curve says), `measure` (timing, the roofline,
-and steps compiled for chips that are not there).
+Read `curve` (the least cost of a step, and the summary of a curve), `measure` (timing, the
+roofline, and steps compiled for chips that are not there).
 """

@@ -1,4 +1,4 @@
-"""The K-flat curve: what a step needs at least, what it took, and what that says.
+"""The K-flat curve: the least cost of a step, the time that it took, and the conclusion.
 
 Verification reads all weights whatever K is. While that takes longer than the arithmetic, more
 tokens are free; from the knee K* on they are not, on a device that does nothing else. Where a
@@ -13,8 +13,8 @@ step over B sequences of context C with n new tokens each (T = B n) needs
   B (n C + n (n + 1) / 2) pairs, with 4 A D operations a layer (scores and mixture).
 * K/V of B (C + n) positions read and of T written, 2 G D elements a layer each.
 
-Left out is what the rest amounts to: norms, rotation, softmax, residuals, biases, and every
-intermediate result, which a perfect implementation keeps on the chip.
+Left out are norms, rotation, softmax, residuals, biases, and all intermediate results, which a
+perfect implementation keeps on the chip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,14 +44,14 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a step needs at least: floating point operations, and bytes from and to memory."""
+    """The cost of a step: floating point operations, and bytes from and to memory."""
 
     flops: float
     bytes: float
 
 
 def step_cost(config: DecoderConfig, shape: StepShape, bytes_per_element: int) -> StepCost:
-    """Return the cost of verifying the tokens of a step; weights and cache have elements alike."""
+    """Return the least cost of a step; weights and cache have elements of one size."""
     batch, new = shape.batch, shape.tokens_per_sequence
     pairs = batch * (new * shape.context_tokens + new * (new + 1) // 2)
     positions = batch * (shape.context_tokens + new) + shape.tokens
@@ -87,7 +87,7 @@ def step_shapes(
 
 @dataclass(frozen=True, slots=True)
 class CurveName:
-    """On which device, for which model, batch and context; modelled ones ran nowhere."""
+    """The device, model, batch and context of a curve; a modelled one ran nowhere."""
 
     device: str
     model: str
@@ -101,14 +101,14 @@ class CurveName:
         return f"{self.device} (modelled)" if self.modelled else self.device
 
     def __str__(self) -> str:
-        """Return what to call the curve in a sentence."""
+        """Return the curve's name in a sentence."""
         where = f"{self.marked_device}, {self.model}, batch {self.batch}"
         return f"{where}, {self.context_tokens} context tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one step took: median and quartiles, or modelled seconds and what XLA counts."""
+    """The time of one step: median and quartiles, or modelled seconds and XLA's counts."""
 
     seconds: float
     quartiles: tuple[float, float] | None = None
@@ -136,7 +136,7 @@ class Curve:
         return int(max(free))
 
     def summary(self) -> Row:
-        """Return what the whole curve says."""
+        """Return the conclusions of the whole curve."""
         return {
             **asdict(self.name),
             "bytes_per_weight": self.bytes_per_weight,
@@ -147,7 +147,7 @@ class Curve:
         }
 
     def explain(self) -> str:
-        """Say in words until where verifying is free, and how much the roofline explains."""
+        """Say up to which K verifying is free, and how much of the rise the roofline explains."""
         free = self.free_until_tokens
         paid = next((step for step in self.steps if step["tokens"] > free), None)
         if paid is None:
@@ -169,7 +169,7 @@ def curves_of(
     bytes_per_weight: int,
     roofline: Roofline,
 ) -> list[Curve]:
-    """Return what the steps of one device and model took, as a curve for each batch and context."""
+    """Return the timed steps of one device and model, as a curve for each batch and context."""
     groups: dict[CurveName, dict[int, tuple[Timing, StepCost]]] = {}
     for shape, timing in timings.items():
         name = CurveName(device, config.name, modelled, shape.batch, shape.context_tokens)
@@ -184,9 +184,9 @@ def curves_of(
 def steps_of(
     name: CurveName, timings: Mapping[int, tuple[Timing, StepCost]], roofline: Roofline
 ) -> list[Row]:
-    """Return the steps of a curve, each held against the first and against the roofline.
+    """Return the steps of a curve, each compared with the first and with the roofline.
 
-    `timings` say what a step of so many tokens took and what it needs at least, by rising tokens.
+    `timings` has the time and the least cost of each step by its tokens, which rise.
     """
     (first, _), *_ = timings.values()
     steps = []

@@ -62,12 +62,12 @@ MODELLED_NOTE = (
 def measure(settings: KFlatSettings, run: Run) -> Result:
     """Time the steps, model those of other chips."""
     for name in settings.model_shape:
-        if name not in (known := (TARGET_SHAPE, *SHAPES)):
-            raise BenchUsageError(f"--model-shape must be of {', '.join(known)}, got {name}")
+        if name not in (names := (TARGET_SHAPE, *SHAPES)):
+            raise BenchUsageError(f"--model-shape must be of {', '.join(names)}, got {name}")
     shapes = step_shapes(settings.batch, settings.context_tokens, settings.max_tokens)
     topologies = [_described(name) for name in settings.topology]
     if settings.runs:
-        # What is compiled for other chips cannot be loaded here again.
+        # Executables for other chips cannot be loaded here, so none are kept without runs.
         keep_executables()
         require_devices()
     path = resolve_target(settings.target)
@@ -159,7 +159,7 @@ class StepTimer:
         return self._runner.run(self._rows(shape)).seconds
 
     def _rows(self, shape: StepShape) -> list[Row]:
-        """Return one row a sequence: an anchor after the context, then random drafts."""
+        """Return a row for each sequence: an anchor after the context, then random drafts."""
         new = shape.tokens_per_sequence
         length = shape.context_tokens + new
         pages = -(-length // self._page_size)
@@ -245,7 +245,7 @@ def modelled_curves(
     dtype_name: str,
     run: Run,
 ) -> list[Curve]:
-    """Return the curves of chips that are not there; "auto" is what it means on a TPU."""
+    """Return the curves of chips that are not there; "auto" is bfloat16, as on a TPU."""
     dtype = jnp.dtype("float32" if dtype_name == "float32" else "bfloat16")
     curves = []
     for topology in topologies:

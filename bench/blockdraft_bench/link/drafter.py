@@ -27,7 +27,7 @@ from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
 
-# That of Llama 3, so that token ids take as many bytes on the wire as they really do.
+# The size of Llama 3's vocabulary: token ids take as many bytes on the wire as they really do.
 VOCAB_SIZE = 128_256
 # Fingerprint of a target that does not exist.
 NO_TARGET = "0" * 16
@@ -70,15 +70,15 @@ class InstantMethod:
         """There is nothing to compile."""
 
     def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
-        """Return a made-up draft of the wanted length for each row."""
+        """Return a made-up draft of each row's length."""
         return [self._drafts[row.draft_length] for row in rows]
 
 
 @contextlib.contextmanager
 def drafter_process(listen: str, width: int, max_sequences: int) -> Iterator[str]:
-    """Run a drafter in a process of its own for as long as the `with` block; give its address.
+    """Run a drafter in a process of its own for as long as the `with` block; yield its address.
 
-    It listens where it is told; with port 0, at a port that is free.
+    It listens at `listen`, at a free port if that has port 0.
     """
     # A fork would take over the threads' locks, but not the threads of gRPC and jax.
     context = multiprocessing.get_context("spawn")
@@ -124,8 +124,8 @@ async def _serve(pipe: Connection, listen: str, drafter: LoadedMethod) -> None:
     await server.start()
     closed = asyncio.Event()
     asyncio.get_running_loop().add_reader(pipe.fileno(), closed.set)
-    host, _, given = listen.rpartition(":")
-    pipe.send(f"{host}:{port}" if given == "0" else listen)
+    host, _, listen_port = listen.rpartition(":")
+    pipe.send(f"{host}:{port}" if listen_port == "0" else listen)
     await closed.wait()
     service.drain()
     await server.stop(None)

@@ -49,7 +49,7 @@ class TimedTransport:
         self._waiting = self._drafter_host = 0.0
 
     def take_times(self) -> tuple[float, float]:
-        """Return the seconds since last asked in `receive`, and of the drafter's own host.
+        """Return the seconds in `receive` since the last call, and those of the drafter's host.
 
         The latter are its time for responses without its draft method, by its own clock.
         """
@@ -115,8 +115,8 @@ class Exchange:
     def step(self) -> ExchangeTimes:
         """Commit positions of every sequence, send their features and wait for all drafts.
 
-        Sequences at their full length are replaced first. The step that tells the drafter does not
-        count.
+        Sequences at their full length are replaced first. The step that tells the drafter so does
+        not count.
         """
         if not self._sequences or self._sequences[0].committed + ROWS > CONTEXT_TOKENS:
             self._begin_anew()
@@ -136,10 +136,10 @@ class Exchange:
     def _exchange(self) -> ExchangeTimes:
         for sequence in self._sequences:
             self._commit(sequence)
-        wanted = [(sequence, DRAFT_LENGTH) for sequence in self._sequences]
+        requests = [(sequence, DRAFT_LENGTH) for sequence in self._sequences]
         self._transport.take_times()
         started = self._clock()
-        self._sync.request(wanted, TIMEOUT_SECONDS)
+        self._sync.request(requests, TIMEOUT_SECONDS)
         self._sync.collect(wait="all")
         round_trip = self._clock() - started
         waiting, drafter_host = self._transport.take_times()

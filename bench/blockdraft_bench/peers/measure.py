@@ -78,8 +78,8 @@ def measure(settings: PeersSettings, run: Run) -> Result:
                 {
                     variant: [
                         completion
-                        for each in answered
-                        for completion in each.completions[str(variant)]
+                        for sample_set in answered
+                        for completion in sample_set.completions[str(variant)]
                     ]
                     for variant in decoders
                 }
@@ -112,18 +112,20 @@ def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> lis
     """
     rows = []
     for variant in rounds[0]:
-        own = [completion for each in rounds for completion in each[variant]]
-        reference = [completion for each in rounds for completion in each[plain]]
+        completions = [completion for results in rounds for completion in results[variant]]
+        reference = [completion for results in rounds for completion in results[plain]]
         rows.append(
             {
                 "decoder": f"{variant.peer} {variant.name}",
                 "dtype": variant.dtype,
-                "tokens": sum(len(completion.token_ids) for completion in own),
-                "tokens_per_second": _spread([speed(each[variant]) for each in rounds]),
-                "plain_ratio": _spread([_ratio(each, plain, variant) for each in rounds]),
-                "drafted_ratio": _spread([_ratio(each, drafted, variant) for each in rounds]),
-                "ttft_seconds": statistics.median(completion.ttft_seconds for completion in own),
-                "identical_share": identical_completions(own, reference),
+                "tokens": sum(len(completion.token_ids) for completion in completions),
+                "tokens_per_second": _spread([speed(results[variant]) for results in rounds]),
+                "plain_ratio": _spread([_ratio(results, plain, variant) for results in rounds]),
+                "drafted_ratio": _spread([_ratio(results, drafted, variant) for results in rounds]),
+                "ttft_seconds": statistics.median(
+                    completion.ttft_seconds for completion in completions
+                ),
+                "identical_share": identical_completions(completions, reference),
             }
         )
     return rows
@@ -136,9 +138,9 @@ def _ratio(completions: Round, ours: Variant, theirs: Variant) -> float | None:
 
 
 def _spread(of_rounds: Sequence[float | None]) -> Row | None:
-    known = [value for value in of_rounds if value is not None]
-    edges = quartiles(known)
-    return None if edges is None else {"median": statistics.median(known), "quartiles": edges}
+    values = [value for value in of_rounds if value is not None]
+    edges = quartiles(values)
+    return None if edges is None else {"median": statistics.median(values), "quartiles": edges}
 
 
 def peers_table(rows: Sequence[Row]) -> str:

@@ -33,21 +33,21 @@ def tokenizer_of(target: str) -> LLTokenizer:
 
 def compiled(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return a matcher at the beginning of a grammar; its first mask has been computed once."""
-    found: list[LLMatcher | ServiceError] = []
+    outcomes: list[LLMatcher | ServiceError] = []
 
     def compile_here() -> None:
         try:
-            found.append(grammars.compiled(text, tokenizer))
+            outcomes.append(grammars.compiled(text, tokenizer))
             grammars.check_ends(text, tokenizer)
         except ServiceError as error:
-            found.append(error)
+            outcomes.append(error)
 
     usual = threading.stack_size(grammars.STACK_BYTES)
     thread = threading.Thread(target=compile_here)
     thread.start()
     threading.stack_size(usual)
     thread.join()
-    outcome = found[-1]
+    outcome = outcomes[-1]
     if isinstance(outcome, ServiceError):
         raise _refused(outcome)
     return outcome

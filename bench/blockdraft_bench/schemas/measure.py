@@ -32,8 +32,8 @@ MOST_REASONS = 12
 
 
 @dataclass
-class Found:
-    """What came of the schemas of a family; times in seconds."""
+class Outcome:
+    """The outcome of the schemas of a family; times in seconds."""
 
     schemas: int = 0
     compiling: list[float] = field(default_factory=list)  # with the first mask, refused ones too
@@ -69,18 +69,18 @@ class Found:
 def measure(settings: SchemasSettings, run: Run) -> Result:
     """Go through the sample, by random tokens or with a service."""
     examples = chosen(settings)
-    by_family: dict[str, Found] = {}
+    by_family: dict[str, Outcome] = {}
     for example in examples:
-        by_family.setdefault(example.family, Found()).schemas += 1
+        by_family.setdefault(example.family, Outcome()).schemas += 1
     if settings.address is not None:
         _ask(settings, examples, by_family, run)
     else:
         _follow(settings, examples, by_family, run)
-    found = {**by_family, ALL: _together(by_family.values())}
-    rows = [row_of(family, one) for family, one in found.items()]
+    total = _together(by_family.values())
+    rows = [row_of(family, outcome) for family, outcome in {**by_family, ALL: total}.items()]
     facts = {
-        "refused": dict(found[ALL].refused.most_common(MOST_REASONS)),
-        "invalid": found[ALL].invalid,
+        "refused": dict(total.refused.most_common(MOST_REASONS)),
+        "invalid": total.invalid,
     }
     return Result(facts, rows, page(_caption(settings), *tables(rows), _reasons(facts)), None)
 
@@ -91,48 +91,48 @@ def chosen(settings: SchemasSettings) -> list[Example]:
     for example in read_examples(settings.schemas or SCHEMAS):
         examples.setdefault(example.family, []).append(example)
     if unknown := set(settings.family) - set(examples):
-        known = ", ".join(examples)
-        raise BenchUsageError(f"--family must be of {known}, got {', '.join(sorted(unknown))}")
+        names = ", ".join(examples)
+        raise BenchUsageError(f"--family must be of {names}, got {', '.join(sorted(unknown))}")
     families = settings.family or tuple(examples)
     return [
-        one
+        example
         for name in families
-        for one in choose_samples(examples[name], settings.samples, settings.seed)
+        for example in choose_samples(examples[name], settings.samples, settings.seed)
     ]
 
 
 def _follow(
     settings: SchemasSettings,
     examples: Sequence[Example],
-    by_family: Mapping[str, Found],
+    by_family: Mapping[str, Outcome],
     run: Run,
 ) -> None:
     tokenizer = tokenizer_of(settings.target)
     answers = RandomAnswers(tokenizer, settings.max_tokens, settings.draft_length, settings.seed)
     phase = run.phase("following schemas", len(examples))
     for example in examples:
-        found = by_family[example.family]
+        outcome = by_family[example.family]
         began = time.perf_counter()
         try:
             matcher = compiled(grammar_text(example.schema), tokenizer)
         except GrammarRefusedError as error:
-            found.refused[str(error)] += 1
+            outcome.refused[str(error)] += 1
             continue
         finally:
-            found.compiling.append(time.perf_counter() - began)
+            outcome.compiling.append(time.perf_counter() - began)
             phase.advance()
-        found.add_values(example, matcher, tokenizer)
+        outcome.add_values(example, matcher, tokenizer)
         for _ in range(settings.answers):
             answer, times = answers(matcher)
-            found.masks += times.single
-            found.drafts += times.drafts
-            found.add_answer(example, answer)
+            outcome.masks += times.single
+            outcome.drafts += times.drafts
+            outcome.add_answer(example, answer)
 
 
 def _ask(
     settings: SchemasSettings,
     examples: Sequence[Example],
-    by_family: Mapping[str, Found],
+    by_family: Mapping[str, Outcome],
     run: Run,
 ) -> None:
     assert settings.address is not None
@@ -154,40 +154,40 @@ def _ask(
             phase.advance()
 
 
-def _together(families: Iterable[Found]) -> Found:
-    """Return what was found of all."""
-    total = Found()
-    for one in families:
-        for name in Found.__dataclass_fields__:
-            setattr(total, name, getattr(total, name) + getattr(one, name))
+def _together(families: Iterable[Outcome]) -> Outcome:
+    """Return the sum of the outcomes of all families."""
+    total = Outcome()
+    for outcome in families:
+        for name in Outcome.__dataclass_fields__:
+            setattr(total, name, getattr(total, name) + getattr(outcome, name))
     return total
 
 
-def row_of(family: str, found: Found) -> Row:
+def row_of(family: str, outcome: Outcome) -> Row:
     """Sum a family up; shares of nothing and times of nothing are None."""
-    ended = sum(found.verdicts.values())
-    judged = ended - found.verdicts["unknown"]
-    refused = sum(found.refused.values())
+    ended = sum(outcome.verdicts.values())
+    judged = ended - outcome.verdicts["unknown"]
+    refused = sum(outcome.refused.values())
     return {
         "family": family,
-        "schemas": found.schemas,
-        "compiled": _ratio(found.schemas - refused, found.schemas),
-        **_times("compile_ms", found.compiling, 1e3),
-        **_times("mask_us", found.masks, 1e6),
-        **_times("draft_ms", found.drafts, 1e3),
-        "answers": found.answers,
-        "tokens": found.tokens,
-        "forced": _ratio(found.forced, found.tokens),
-        "ended": _ratio(ended, found.answers),
-        "valid": _ratio(found.verdicts["valid"], judged),
-        "unknown": found.verdicts["unknown"],
-        "valid_allowed": _ratio(sum(found.right), len(found.right)),
-        "invalid_allowed": _ratio(sum(found.wrong), len(found.wrong)),
+        "schemas": outcome.schemas,
+        "compiled": _ratio(outcome.schemas - refused, outcome.schemas),
+        **_times("compile_ms", outcome.compiling, 1e3),
+        **_times("mask_us", outcome.masks, 1e6),
+        **_times("draft_ms", outcome.drafts, 1e3),
+        "answers": outcome.answers,
+        "tokens": outcome.tokens,
+        "forced": _ratio(outcome.forced, outcome.tokens),
+        "ended": _ratio(ended, outcome.answers),
+        "valid": _ratio(outcome.verdicts["valid"], judged),
+        "unknown": outcome.verdicts["unknown"],
+        "valid_allowed": _ratio(sum(outcome.right), len(outcome.right)),
+        "invalid_allowed": _ratio(sum(outcome.wrong), len(outcome.wrong)),
     }
 
 
 def _times(name: str, seconds: Sequence[float], factor: float) -> dict[str, float | None]:
-    keys = [f"{name}_{which}" for which in ("p50", "p99", "max")]
+    keys = [f"{name}_{point}" for point in ("p50", "p99", "max")]
     if not seconds:
         return dict.fromkeys(keys)
     values = percentiles(seconds, (50, 99, 100))
@@ -199,13 +199,13 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
-    """Return what compiles and how long it takes, and what the answers are like, as Markdown."""
+    """Return two tables in Markdown: the compilation of the schemas, and the answers."""
     times = ("compile_ms", "mask_us", "draft_ms")
     speed: list[list[Cell]] = [
         [
             *(row["family"], row["schemas"], share(row["compiled"])),
             *(
-                " / ".join(number(row[f"{name}_{which}"]) for which in ("p50", "p99", "max"))
+                " / ".join(number(row[f"{name}_{point}"]) for point in ("p50", "p99", "max"))
                 for name in times
             ),
         ]
@@ -232,9 +232,9 @@ def tables(rows: Sequence[Row]) -> list[str]:
 
 def _caption(settings: SchemasSettings) -> str:
     if settings.address is not None:
-        how = "without the constraint" if settings.unconstrained else "with the constraint"
+        condition = "without the constraint" if settings.unconstrained else "with the constraint"
         return (
-            f"JSON Schemas that a service was asked to answer to, {how}; at most "
+            f"JSON Schemas that a service was asked to answer to, {condition}; at most "
             f"{settings.max_tokens} tokens. Valid is the share of the answers that ended."
         )
     return (
@@ -246,4 +246,4 @@ def _caption(settings: SchemasSettings) -> str:
 
 
 def _reasons(facts: Mapping[str, Any]) -> str:
-    return table(["Refused because", "Schemas"], [[*each] for each in facts["refused"].items()])
+    return table(["Refused because", "Schemas"], [[*item] for item in facts["refused"].items()])

@@ -15,7 +15,7 @@ _CLOSERS = (b'"', b"]", b"}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A completion, by whatever made it."""
+    """A completion, of a model or of random tokens."""
 
     text: str
     ended: bool  # of itself, not at the most tokens
@@ -63,8 +63,8 @@ class RandomAnswers:
                 break
             output.append(token)
         ended = matcher.is_stopped() and not matcher.is_error()
-        kept = [token for token in output if token not in self._tokenizer.eos_tokens]
-        answer = Answer(self._tokenizer.decode_str(kept), ended, len(output), forced)
+        text_tokens = [token for token in output if token not in self._tokenizer.eos_tokens]
+        answer = Answer(self._tokenizer.decode_str(text_tokens), ended, len(output), forced)
         return answer, MaskTimes(tuple(single), self._drafted(start.deep_copy(), output))
 
     def _choose(self, allowed: Bool[np.ndarray, " vocabulary"]) -> int:
@@ -73,8 +73,8 @@ class RandomAnswers:
             return ends[0]
         closing = np.flatnonzero(allowed & self._closing)
         tokens = np.flatnonzero(allowed)
-        wanted = closing if closing.size and self._draw.random() < CLOSING else tokens
-        return int(wanted[self._draw.randrange(wanted.size)])
+        candidates = closing if closing.size and self._draw.random() < CLOSING else tokens
+        return int(candidates[self._draw.randrange(candidates.size)])
 
     def _drafted(self, matcher: LLMatcher, output: list[int]) -> tuple[float, ...]:
         """Time the masks of drafts that turn out right, one after another."""

@@ -1,4 +1,4 @@
-"""JSON Schemas of several origins, with what is valid under them where their origin says so."""
+"""JSON Schemas of several origins, with valid and invalid values where the origin has some."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ class Example:
     invalid: Sequence[Any] = ()  # others that are not
 
     def to_json(self) -> dict[str, Any]:
-        """Return the line of the file, without what is empty."""
+        """Return the fields of a line of the file, without empty ones."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in fields.items() if value not in (None, ())}
 

@@ -24,7 +24,7 @@ def served_answers(
     max_prompt_characters: int,
     concurrency: int,
 ) -> Iterator[Answer | str]:
-    """Yield a greedy completion for each example in turn, or why it was refused."""
+    """Yield a greedy completion for each example in turn, or the reason that it was refused."""
 
     def ask(example: Example) -> Answer | str:
         schema = json.dumps(example.schema)

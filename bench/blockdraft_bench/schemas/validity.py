@@ -1,4 +1,4 @@
-"""Whether a text is JSON that is valid under a schema, and whether a grammar agrees."""
+"""The validity of a text under a JSON Schema, and the judgement of a grammar."""
 
 import json
 import re
@@ -13,10 +13,10 @@ Verdict = Literal["valid", "invalid", "unknown"]
 
 
 def verdict(schema: Any, text: str) -> Verdict:
-    """Judge by the draft that the schema names, or else by that of 2020-12.
+    """Return the validity of a text by the draft that the schema names, or else by 2020-12.
 
-    Formats are not checked, which is how the standard has it. Unknown is what the validator cannot
-    judge: regular expressions that Python does not have, and references without end.
+    Formats are not checked, which is how the standard has it. "unknown" means that the validator
+    cannot judge: regular expressions that Python does not have, and references without end.
     """
     draft = jsonschema.Draft202012Validator
     try:
@@ -34,7 +34,7 @@ def verdict(schema: Any, text: str) -> Verdict:
 
 
 def accepts(start: LLMatcher, tokenizer: LLTokenizer, value: Any) -> bool:
-    """Whether a grammar allows a JSON value, written with the keys in its own order."""
+    """Return whether a grammar allows a JSON value, written with the keys in its own order."""
     matcher = start.deep_copy()
     tokens = tokenizer.tokenize_str(json.dumps(value, ensure_ascii=False))
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()

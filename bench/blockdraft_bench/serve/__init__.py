@@ -1,6 +1,6 @@
-"""`bench serve`: a service under load, and what learning meanwhile costs.
+"""`bench serve`: a service under load, and the cost of learning meanwhile.
 
-Read `settings` (what it is told), `record` (what a run is), `generator` (closed and open loop),
-`service` (what is pressed, with which prompts, and its trainer, which learns or stands still),
-`measure` (the runs), `summary` (their arithmetic and tables).
+Read `settings`, `record` (a run and its requests), `generator` (closed and open loop), `service`
+(the service, its prompts, and its trainer, which learns or stands still), `measure` (the runs),
+`summary` (their arithmetic and tables).
 """

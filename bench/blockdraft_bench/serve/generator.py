@@ -28,8 +28,8 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 class LoadRequest:
     """One request to send, with its place in the run.
 
-    Its prompt goes out as token ids, and what ends a completion beside its length is the service's
-    to know. The method says whether drafting, and learning from the completion, is allowed.
+    Its prompt is sent as token ids, and without stop tokens, which the service knows. The method
+    says whether drafting, and learning from the completion, is allowed.
     """
 
     number: int
@@ -39,13 +39,13 @@ class LoadRequest:
 
     @property
     def speculation(self) -> SpeculationParams:
-        """How the completion may be drafted, as the public API has it."""
+        """The parameters of drafting and learning, as the public API has them."""
         return SpeculationParams(
             disabled=self.method == "plain", learning_disabled=self.method != "learning"
         )
 
     def sampling(self) -> SamplingParams:
-        """Return how tokens are chosen, as the public API has it."""
+        """Return the parameters of sampling, as the public API has them."""
         return SamplingParams(
             max_tokens=self.request.max_output_tokens,
             temperature=self.request.sampling.temperature,
@@ -59,7 +59,7 @@ Send = Callable[[LoadRequest, float, Clock], Awaitable[RequestRecord]]
 
 
 def poisson_arrivals(rate: float, count: int, seed: int) -> Float[np.ndarray, " count"]:
-    """Return when each of `count` requests, at least one, is due: a Poisson process.
+    """Return the times at which `count` requests, at least one, are due: a Poisson process.
 
     Times between arrivals are exponential with mean 1 / `rate` seconds; the first is due at once.
     The same seed gives the same pattern at every rate, stretched.

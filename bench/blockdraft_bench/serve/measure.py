@@ -47,8 +47,8 @@ LEVELS_FILE = "levels.jsonl"
 
 def measure(settings: ServeSettings, run: Run) -> Result:
     """Press a service with prompts of the datasets, and sum up."""
-    wanted, load = settings.service, settings.load
-    if wanted.address is not None:
+    service_settings, load = settings.service, settings.load
+    if service_settings.address is not None:
         # The accelerators of this machine, if any, may be the service's.
         jax.config.update("jax_platforms", "cpu")
     prepared = prepare(settings.prompts)
@@ -58,11 +58,11 @@ def measure(settings: ServeSettings, run: Run) -> Result:
         model = service.model
         target = Target(model.target_fingerprint, model.name)
         drafter = None
-        if (found := model.drafter) is not None:
-            drafter = Drafter(found.method, found.fingerprint, found.trained, found.block_size)
+        if (info := model.drafter) is not None:
+            drafter = Drafter(info.method, info.fingerprint, info.trained, info.block_size)
         about = {
-            "address": wanted.address,
-            "engine": asdict(settings.engine) if wanted.address is None else None,
+            "address": service_settings.address,
+            "engine": asdict(settings.engine) if service_settings.address is None else None,
             "max_context_tokens": model.max_context_tokens,
             "version": model.server_version,
         }
@@ -74,8 +74,9 @@ def measure(settings: ServeSettings, run: Run) -> Result:
         runs = measure_loads(service, pool, settings, run.store(Records, LEVELS_FILE), run)
     rows, ratios = summaries(runs, settings.objectives), speedups(runs)
     learning = costs_of_learning(runs)
-    where = "started for this run" if wanted.address is None else f"at {wanted.address}"
-    policy = "unknown" if wanted.address else settings.engine.draft_policy
+    address = service_settings.address
+    where = "started for this run" if address is None else f"at {address}"
+    policy = "unknown" if address else settings.engine.draft_policy
     caption = (
         f"Service {where}: target {target}, {drafter or 'no drafter'}, draft policy {policy}. "
         f"Completions of at most {settings.prompts.max_tokens} tokens at temperature "
@@ -138,7 +139,9 @@ def measure_loads(
                             phase.advance()
 
     asyncio.run(measure())
-    return {key: found for level in keys for key in level if (found := store.get(key)) is not None}
+    return {
+        key: records for level in keys for key in level if (records := store.get(key)) is not None
+    }
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Runs of load: how hard a service is pressed, and what became of each request."""
+"""Runs of load: the level of load on a service, and the outcome of each request."""
 
 import itertools
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ Method = Literal["drafted", "plain", "learning"]
 
 
 class LoadLevel(NamedTuple):
-    """How hard a service is pressed: "closed" keeps so many in flight, "open" sends at a rate."""
+    """A level of load: "closed" keeps `value` requests in flight, "open" sends so many a second."""
 
     mode: Mode
     value: float
 
     def __str__(self) -> str:
-        """Return what tables call it."""
+        """Return its name in tables."""
         return f"{self.value:g} {'at a time' if self.mode == 'closed' else 'per second'}"
 
 
 class RunKey(NamedTuple):
-    """Which run: one method at one level of load, with so many requests, in one of the rounds."""
+    """The key of a run: method, level of load, number of requests, and round."""
 
     mode: Mode
     load: float

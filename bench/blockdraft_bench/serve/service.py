@@ -1,4 +1,4 @@
-"""The service that is pressed, running already or started here, its trainer, and its questions."""
+"""The service under load, running already or started here, its trainer, and its requests."""
 
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ PROBE = "Is 1234 prime? 素数ですか。"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a service; an empty key is none, None for key or TLS as the client decides."""
+    """The way to a service; an empty key is none, None leaves key or TLS to the client."""
 
     address: str
     api_key: str | None
@@ -40,7 +40,7 @@ class Connection:
     timeout_seconds: float
 
     def client(self) -> Client:
-        """Return a client for single calls; what is unsafe or unreadable is refused."""
+        """Return a client for single calls; unsafe or unreadable settings are refused."""
         try:
             return Client(
                 self.address, api_key=self.api_key, tls=self.tls, timeout=self.timeout_seconds
@@ -65,14 +65,16 @@ class RunningService:
 @contextlib.contextmanager
 def service_for(settings: ServeSettings, run: Run) -> Iterator[RunningService]:
     """Reach the service, or start one and stop it in the end."""
-    wanted, timeout_seconds = settings.service, settings.load.timeout_seconds
-    if wanted.address is not None:
-        tls = tls_from(argparse.Namespace(**asdict(wanted)))
-        connection = Connection(wanted.address, wanted.api_key, tls, timeout_seconds)
+    service_settings, timeout_seconds = settings.service, settings.load.timeout_seconds
+    if service_settings.address is not None:
+        tls = tls_from(argparse.Namespace(**asdict(service_settings)))
+        connection = Connection(
+            service_settings.address, service_settings.api_key, tls, timeout_seconds
+        )
         with connection.client() as client:
             model = client.model()
         if model.drafter is None and set(settings.load.methods) != {"plain"}:
-            raise BenchError(f"{wanted.address} has no drafter; say --method plain")
+            raise BenchError(f"{service_settings.address} has no drafter; say --method plain")
         yield RunningService(connection, model)
         return
     starting = run.phase("starting the service")
@@ -101,7 +103,7 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
 
 
 def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> list[str]:
-    """Return what to tell `blockdraft serve`; it learns in a folder, or not at all."""
+    """Return the arguments of `blockdraft serve`, which learns only if there is a `learn_dir`."""
     engine = settings.engine
     limits = engine.scheduler
     values = {
@@ -127,8 +129,11 @@ def pool_of_requests(prepared: Prepared, settings: ServeSettings) -> list[Genera
     prompts = settings.prompts
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
     columns = [
-        [limits.request(each.dataset, prompt, settings.temperature) for prompt in each.prompts]
-        for each in prepared.prompt_sets
+        [
+            limits.request(prompt_set.dataset, prompt, settings.temperature)
+            for prompt in prompt_set.prompts
+        ]
+        for prompt_set in prepared.prompt_sets
     ]
     rows = itertools.zip_longest(*columns)
     return [request for row in rows for request in row if request is not None]
@@ -177,10 +182,10 @@ class Trainer:
         """Return the processor seconds that it and its living descendants have used."""
         processes = self._processes()
         family = _family(self.process_id(), processes)
-        return sum(processes[one][1] for one in family) / os.sysconf("SC_CLK_TCK")
+        return sum(processes[number][1] for number in family) / os.sysconf("SC_CLK_TCK")
 
     def process_id(self) -> int:
-        """Return its process id, which is not kept: a trainer that ends is started again."""
+        """Return its process id, searched for each time: a trainer that ends is started again."""
         for number in sorted(_family(self._supervisor, self._processes()) - {self._supervisor}):
             with contextlib.suppress(OSError):
                 words = (self._proc / str(number) / "cmdline").read_bytes().split(b"\0")
@@ -189,8 +194,8 @@ class Trainer:
         raise BenchError("the service has no trainer; it may have ended")
 
     def _processes(self) -> dict[int, tuple[int, int]]:
-        """Return parent and used ticks of each process."""
-        found = {}
+        """Return the parent and the used clock ticks of each process, by its id."""
+        processes = {}
         for stat in self._proc.glob("[0-9]*/stat"):
             try:
                 text = stat.read_text("utf-8", errors="replace")
@@ -198,8 +203,8 @@ class Trainer:
                 continue  # It has ended.
             # The name, in parentheses, may hold anything; state and parent follow it.
             fields = text.rpartition(")")[2].split()
-            found[int(stat.parent.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
-        return found
+            processes[int(stat.parent.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+        return processes
 
 
 def _family(process_id: int, processes: dict[int, tuple[int, int]]) -> set[int]:

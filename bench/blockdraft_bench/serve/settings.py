@@ -23,7 +23,7 @@ STEP_TOKENS = SchedulerSettings().max_step_tokens
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What a good completion is."""
+    """The limits of a good completion."""
 
     slo_ttft_seconds: float | None = setting(
         None, "longest time to the first token of a good completion", above=0
@@ -47,7 +47,7 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """How hard the service is pressed, and what every run of load is like."""
+    """Settings of the levels of load, and of every run at them."""
 
     concurrency: tuple[int, ...] | None = setting(
         None,
@@ -98,18 +98,18 @@ class LoadSettings:
 
     @property
     def levels(self) -> tuple[LoadLevel, ...]:
-        """How hard the service is pressed, in the order in which that is measured."""
+        """The levels of load, in the order in which they are measured."""
         closed = [LoadLevel("closed", float(value)) for value in self.in_flight]
         return (*closed, *(LoadLevel("open", value) for value in self.rate))
 
     def requests_of(self, level: LoadLevel) -> int:
-        """Return how many requests a run sends: as told, or four for each in flight, at least 8."""
+        """Return the requests of a run: as set, or four times the level's value, at least 8."""
         return self.requests or max(8, math.ceil(4 * level.value))
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """The service: how to reach one that runs, or how to start one."""
+    """Settings of the service: how to reach one that runs, or how to start one."""
 
     address: str | None = setting(
         None, "a running service, `host:port` or `unix:/path`; unset: one is started"
@@ -164,9 +164,9 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         """Check that each closed loop can have as many requests in flight as it should."""
-        requests, most = self.load.requests, max(self.load.in_flight, default=0)
-        if requests is not None and requests < most:
-            raise ValueError(f"--requests {requests} cannot keep {most} in flight")
+        requests, in_flight = self.load.requests, max(self.load.in_flight, default=0)
+        if requests is not None and requests < in_flight:
+            raise ValueError(f"--requests {requests} cannot keep {in_flight} in flight")
         if self.learns and self.service.address is not None:
             raise ValueError("--method learning stops and continues a trainer that it started")
         if self.learns and self.service.no_drafter:
@@ -174,12 +174,12 @@ class ServeSettings:
 
     @property
     def learns(self) -> bool:
-        """Whether a service that learns is to be measured."""
+        """Whether to measure a service that learns."""
         return "learning" in self.load.methods
 
     @property
     def engine(self) -> EngineSettings:
-        """How the verifier of a service started here is to run.
+        """The settings of the verifier of a service started here.
 
         Its cache holds every sequence at full length, so that none is preempted.
         """

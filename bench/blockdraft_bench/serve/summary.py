@@ -17,10 +17,10 @@ Rounds = Sequence[Records]
 
 def by_level(runs: Mapping[RunKey, Records]) -> dict[LoadLevel, dict[Method, list[Records]]]:
     """Return the runs of each level and method, round by round, in the order of the first round."""
-    found: dict[LoadLevel, dict[Method, list[Records]]] = {}
+    levels: dict[LoadLevel, dict[Method, list[Records]]] = {}
     for key, records in sorted(runs.items(), key=lambda run: run[0].round):
-        found.setdefault(key.level, {}).setdefault(key.method, []).append(records)
-    return found
+        levels.setdefault(key.level, {}).setdefault(key.method, []).append(records)
+    return levels
 
 
 def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Row]:
@@ -35,10 +35,10 @@ def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Ro
 def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Objectives) -> Row:
     """Sum up one method at one level, at least one request in each round.
 
-    In a closed loop the tokens per second are those that came while as many requests were in flight
-    as should be, over that time: completions of unequal speed end one by one, and at last fewer are
-    in flight. In an open loop they are all, over the time from when the first request was due to
-    the end of the last. Times count from when a request was due.
+    In a closed loop, tokens per second count only while the full number of requests is in flight:
+    at the end, completions of unequal speed leave fewer. In an open loop, they count all tokens,
+    from when the first request was due to the end of the last. Latencies count from when a request
+    was due.
     """
     records = [record for run in rounds for record in run.requests]
     good = [record for record in records if record.succeeded]
@@ -124,7 +124,7 @@ def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[Row]:
 
 
 def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row:
-    """Compare a service that learns with one that does not; ratios are medians of the rounds'."""
+    """Compare a service that learns with one that does not; ratios are medians over the rounds."""
     pairs = [
         (
             summarize(level, "learning", [ours], Objectives()),
@@ -164,7 +164,7 @@ def _duration(run: Records) -> float:
 
 
 def _full_seconds(level: LoadLevel, run: Records) -> float:
-    """Return for how long a run pressed the service as it should."""
+    """Return the seconds for which a run kept its whole load."""
     if level.mode == "open":
         return _duration(run)
     # Whenever a completion ends, another request is sent, until there are no more.
@@ -187,10 +187,10 @@ def _tokens_per_second(level: LoadLevel, run: Records) -> float:
     return _tokens_while_full(level, run) / _full_seconds(level, run)
 
 
-def _identical(ones: Rounds, others: Rounds) -> float | None:
+def _identical(rounds: Rounds, baseline: Rounds) -> float | None:
     """Return the share of equal completions; None if no request was answered twice."""
     pairs = []
-    for ours, theirs in zip(ones, others, strict=True):
+    for ours, theirs in zip(rounds, baseline, strict=True):
         by_request = {r.request: r.token_ids for r in theirs.requests if r.succeeded}
         pairs += [
             (record.token_ids, by_request[record.request])
@@ -231,7 +231,7 @@ def load_table(rows: Sequence[Row]) -> str:
 
 
 def speedup_table(rows: Sequence[Row]) -> str:
-    """Return drafted over plain for each level where both ran."""
+    """Return the table of drafted over plain, for each level where both ran."""
     return table(
         ["Load", "Drafted / plain tokens/s", "Identical completions"],
         ([_level(row), _ratio(row), share(row["identical_share"])] for row in rows),
@@ -249,7 +249,7 @@ def rounds_note(rows: Sequence[Row]) -> str:
 
 
 def learning_table(rows: Sequence[Row]) -> str:
-    """Return what learning costs at each level where that was measured."""
+    """Return the table of the cost of learning, for each level where it was measured."""
     return table(
         [
             *("Load", "Learning / without: tokens/s", "ITL p99", "TTFT p99"),
@@ -274,7 +274,7 @@ def _level(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str:
-    """Return the median of the rounds, and between which they lie where there are several."""
+    """Return the median of the rounds, and their range where there are several."""
     text = number(row["speedup"], unit="x")
     if row["rounds"] < 2:
         return text

@@ -10,7 +10,7 @@ from typing import Any
 from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
 
 CALL_SECONDS = 5.0
-# What `blockdraft serve` calls its folder where none is named.
+# Names of the folders of `blockdraft serve` where none is named.
 RUN_FOLDERS = "blockdraft-*"
 
 
@@ -39,14 +39,14 @@ def run(args: argparse.Namespace) -> int:
     """Print the state of each process."""
     addresses = args.address or _addresses(args.run_dir)
     if not addresses:
-        where = args.run_dir or Path(tempfile.gettempdir()) / RUN_FOLDERS
-        raise CommandFailedError(f"no sockets of a service in {where}")
-    found = {address: _ask(address) for address in addresses}
+        folder = args.run_dir or Path(tempfile.gettempdir()) / RUN_FOLDERS
+        raise CommandFailedError(f"no sockets of a service in {folder}")
+    reports = {address: _ask(address) for address in addresses}
     if args.json:
-        print_json(found)
+        print_json(reports)
     else:
-        print("\n\n".join("\n".join(_lines(*each)) for each in found.items()))
-    return OK if all("error" not in state for state in found.values()) else FAILED
+        print("\n\n".join("\n".join(_lines(*item)) for item in reports.items()))
+    return OK if all("error" not in report for report in reports.values()) else FAILED
 
 
 def _addresses(run_dir: Path | None) -> list[str]:
@@ -91,19 +91,19 @@ def _whole_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _whole_numbers(value[name]) for name in sorted(value)}
     if isinstance(value, list):
-        return [_whole_numbers(each) for each in value]
+        return [_whole_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _lines(address: str, found: Mapping[str, Any]) -> Iterator[str]:
-    if "error" in found:
-        yield f"{address}: {found['error']}"
+def _lines(address: str, report: Mapping[str, Any]) -> Iterator[str]:
+    if "error" in report:
+        yield f"{address}: {report['error']}"
         return
-    about = f"process {found['process_id']}, up {found['uptime_seconds']:g} s"
-    yield f"{found['role']} at {address} ({about})"
-    yield from _entries(found["state"], "  ")
-    yield "  recent faults:" + ("" if found["recent_faults"] else " none")
-    for fault in found["recent_faults"]:
+    about = f"process {report['process_id']}, up {report['uptime_seconds']:g} s"
+    yield f"{report['role']} at {address} ({about})"
+    yield from _entries(report["state"], "  ")
+    yield "  recent faults:" + ("" if report["recent_faults"] else " none")
+    for fault in report["recent_faults"]:
         yield f"    {fault['time']} {fault['level']} {fault['logger']}: {fault['message']}"
 
 
@@ -114,20 +114,20 @@ def _entries(values: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield from _entries(value, indent + "  ")
         elif _is_table(value):
             yield f"{indent}{name}: {len(value)}"
-            yield from (f"{indent}  {_pairs(each)}" for each in value)
+            yield from (f"{indent}  {_pairs(row)}" for row in value)
         else:
             yield f"{indent}{name}: {_text(value)}"
 
 
 def _is_table(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_text(each)}" for name, each in values.items())
+    return " ".join(f"{name}={_text(value)}" for name, value in values.items())
 
 
 def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + " ".join(_text(each) for each in value) + "]"
+        return "[" + " ".join(_text(item) for item in value) + "]"
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"

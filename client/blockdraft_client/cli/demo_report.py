@@ -34,9 +34,9 @@ class ModeReport:
     def of(cls, usages: Sequence[Usage]) -> "ModeReport":
         """Sum up runs of the same request."""
         speeds = [usage.tokens_per_second for usage in usages]
-        known = [speed for speed in speeds if speed is not None]
+        known_speeds = [speed for speed in speeds if speed is not None]
         return cls(
-            tokens_per_second=median(known) if known else None,
+            tokens_per_second=median(known_speeds) if known_speeds else None,
             output_tokens=round(median(usage.output_tokens for usage in usages)),
             ttft_seconds=median(usage.time_to_first_token_seconds for usage in usages),
             step_seconds=StepSeconds(*(_median_per_step(usages, part) for part in _PARTS)),
@@ -45,7 +45,7 @@ class ModeReport:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
         completion: The streamed text.
@@ -71,7 +71,7 @@ class DemoReport:
 
     @property
     def speedup(self) -> float | None:
-        """Return how many times faster decoding is with drafting."""
+        """Return the speed of decoding with drafting, as a multiple of the plain speed."""
         plain, drafted = self.plain.tokens_per_second, self.drafted.tokens_per_second
         return drafted / plain if plain and drafted else None
 
@@ -133,7 +133,7 @@ def table_rows(report: DemoReport) -> Iterator[tuple[str, str, str]]:
 
 
 def verdict(report: DemoReport) -> str:
-    """Return in plain words what the figures mean."""
+    """Return the meaning of the figures in plain words."""
     if report.identical:
         sentences = ["The drafted tokens are identical to the plain ones."]
     else:

@@ -97,9 +97,9 @@ def _request_from(args: argparse.Namespace) -> "StreamGenerateRequest":
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
 
     speculation = (args.max_draft_tokens, args.no_draft, args.no_prompt_lookup, args.no_learn)
-    others = (args.prompt, args.system, args.priority, *speculation)
-    given = [value for value in others if value is not None]
-    if given or given_sampling(args) or args.chat or args.raw or args.model:
+    options = (args.prompt, args.system, args.priority, *speculation)
+    conflicts = [value for value in options if value is not None]
+    if conflicts or given_sampling(args) or args.chat or args.raw or args.model:
         raise UsageError("--request holds the whole request; leave out the prompt and its flags")
     try:
         text = sys.stdin.read() if args.request == "-" else Path(args.request).read_text("utf-8")

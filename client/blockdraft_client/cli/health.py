@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"blockdraft: {error}", file=sys.stderr)
         exactness = _exactness(client) if status == HealthStatus.SERVING else None
         if args.json:
-            found = dataclasses.asdict(exactness) if exactness is not None else None
-            print_json({"target": client.target, "status": status, "exactness": found})
+            result = dataclasses.asdict(exactness) if exactness is not None else None
+            print_json({"target": client.target, "status": status, "exactness": result})
         else:
             print(status if exactness is None else f"{status}, {exactness}")
     return OK if status == HealthStatus.SERVING else FAILED

@@ -71,7 +71,7 @@ class LocalServer:
     def wait_ready(self, timeout: float, on_progress: Callable[[str], None]) -> None:
         """Wait until it says that it serves: with its drafter attached, if it starts one.
 
-        `on_progress` is told now and then what the processes logged last.
+        `on_progress` gets the last line of the processes' log now and then.
 
         `CommandFailedError`, with the last lines they logged, if they end or are not ready by then.
         """

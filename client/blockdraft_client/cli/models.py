@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--known",
+        dest="known_pairs",
         action="store_true",
         help="instead: list the published pairs of target and drafter that "
         "`--drafter auto` finds; asks no server",
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the description."""
-    if args.known:
+    if args.known_pairs:
         # By name: the client must not import the servers.
         print("\n".join(importlib.import_module("blockdraft_drafter.known").table()))
         return OK

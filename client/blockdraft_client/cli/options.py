@@ -53,9 +53,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
 
 
-def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **more: Any) -> None:
+def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **options: Any) -> None:
     """Add the deprecated name of a flag, which help does not show."""
-    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **more)
+    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **options)
 
 
 def connect(args: argparse.Namespace) -> "Client":
@@ -72,7 +72,7 @@ def connect(args: argparse.Namespace) -> "Client":
 
 
 def tls_from(args: argparse.Namespace) -> bool | TLSConfig | None:
-    """Return what the credential flags say of encryption.
+    """Return the client's `tls` argument by the credential flags.
 
     `UsageError` if they contradict each other, or a file cannot be read.
     """
@@ -170,12 +170,13 @@ def given_sampling(args: argparse.Namespace) -> SamplingShortcuts:
     values = {name: getattr(args, name) for name in flags} | {"constraint": _constraint(args)}
     if args.logit_bias is not None:
         values["logit_bias"] = dict(args.logit_bias)
-    return cast(SamplingShortcuts, {name: one for name, one in values.items() if one is not None})
+    options = {name: value for name, value in values.items() if value is not None}
+    return cast(SamplingShortcuts, options)
 
 
 def _constraint(args: argparse.Namespace) -> OutputConstraint | None:
-    given = (args.json_schema, args.json_object, args.regex, args.choice, args.grammar)
-    if all(value is None for value in given):
+    values = (args.json_schema, args.json_object, args.regex, args.choice, args.grammar)
+    if all(value is None for value in values):
         return None
     return OutputConstraint(
         json_schema=_text_of(args.json_schema),

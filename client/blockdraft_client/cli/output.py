@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, a line of figures for people, and exit codes."""
+"""Output of commands: JSON for programs, a line of figures for people, and exit codes."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What draft layers attend with: blocks and chains, on one device or on a mesh.
+"""Attention of draft layers: of blocks and of chains, on one device or on a mesh.
 
 A block's own keys and values are never stored: the next block overwrites the guess anyway.
 `attend_in_chunks` defines the result. It reads the context in chunks with a running softmax, so
@@ -84,22 +84,22 @@ class ChainAttend:
         /,
     ) -> tuple[Float[Array, "blocks heads head_dim"], Keys | None]:
         """Attend; the entry sees itself too."""
-        own: Keys = (k[:, None], v[:, None])
+        own_kv: Keys = (k[:, None], v[:, None])
         if cache is not None:
             keys, values = (
                 jnp.concatenate([before, new], axis=1)
-                for before, new in zip(cache, own, strict=True)
+                for before, new in zip(cache, own_kv, strict=True)
             )
-            own = (keys, values)
+            own_kv = (keys, values)
         attended = attend(
-            q[:, None], own, self.context, window=None, is_causal=True, sharding=self.sharding
+            q[:, None], own_kv, self.context, window=None, is_causal=True, sharding=self.sharding
         )
-        return attended[:, 0], own
+        return attended[:, 0], own_kv
 
 
 def attend(
     q: Float[Array, "blocks queries heads head_dim"],
-    own: Keys,
+    own_kv: Keys,
     context: CacheView,
     *,
     window: int | None,
@@ -108,28 +108,30 @@ def attend(
 ) -> Float[Array, "blocks queries heads head_dim"]:
     """Attend to blocks' own keys and their contexts, each device with its heads.
 
-    The queries, normalized and rotated, are at the last of the `own` keys and values, each
-    [blocks, keys, kv_heads, head_dim]. Keys as far away as `window` or further are invisible (None:
-    all are seen), and so is what comes after a position if `is_causal`.
+    The queries, normalized and rotated, are at the last of the keys and values of `own_kv`, each
+    [blocks, keys, kv_heads, head_dim]. Keys `window` or more positions away are invisible (None: no
+    window), and if `is_causal` so are the keys after a position.
     """
-    group, head_dim = q.shape[2] // own[0].shape[2], q.shape[3]
+    group, head_dim = q.shape[2] // own_kv[0].shape[2], q.shape[3]
     run = attend_in_kernel if sharding is not None and sharding.on_tpu else attend_in_chunks
 
-    def attend_locally(q: Array, own: Keys, layer: LayerKV, slots: Array, lengths: Array) -> Array:
+    def attend_locally(
+        q: Array, own_kv: Keys, layer: LayerKV, slots: Array, lengths: Array
+    ) -> Array:
         """Attend with the heads of one device."""
         first_kv_head: int | Array = 0
         if sharding is not None and sharding.query_axis != sharding.kv_axis:
-            # All KV heads are here, but the query heads that are here share one of them.
+            # This device has all KV heads, but its query heads share one of them.
             first_head = jax.lax.axis_index(sharding.query_axis) * q.shape[2]
             first_kv_head = first_head // group
             keys, values = (
-                jax.lax.dynamic_slice_in_dim(part, first_kv_head, 1, axis=2) for part in own
+                jax.lax.dynamic_slice_in_dim(part, first_kv_head, 1, axis=2) for part in own_kv
             )
-            own = (keys, values)
+            own_kv = (keys, values)
         blocks, count, heads, _ = q.shape
-        kv_heads, width = own[0].shape[2], layer[0].shape[-1]
+        kv_heads, width = own_kv[0].shape[2], layer[0].shape[-1]
         grouped = q.reshape(blocks, count, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-        keys, values = (widened(part.transpose(0, 2, 1, 3), width) for part in own)
+        keys, values = (widened(part.transpose(0, 2, 1, 3), width) for part in own_kv)
         attended = run(
             widened(grouped.transpose(0, 2, 1, 3, 4), width),
             (keys, values),
@@ -137,12 +139,12 @@ def attend(
             window=window,
             is_causal=is_causal,
         )
-        # Zeros that widened the values come out as zeros.
+        # The zeros that pad the values come out as zeros.
         narrow = attended[..., :head_dim].astype(q.dtype)
         return narrow.transpose(0, 2, 1, 3, 4).reshape(q.shape)
 
     if sharding is None:
-        return attend_locally(q, own, context.layer, context.slots, context.lengths)
+        return attend_locally(q, own_kv, context.layer, context.slots, context.lengths)
     whole = PartitionSpec()
     queries = PartitionSpec(None, None, sharding.query_axis, None)
     keys = PartitionSpec(None, None, sharding.kv_axis, None)
@@ -154,13 +156,13 @@ def attend(
         # A kernel does not say on which axes its result varies.
         check_vma=False,
     )
-    attended: Array = on_mesh(q, own, context.layer, context.slots, context.lengths)
+    attended: Array = on_mesh(q, own_kv, context.layer, context.slots, context.lengths)
     return attended
 
 
 def attend_in_chunks(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
-    own: Keys,
+    own_kv: Keys,
     context: CacheView,
     *,
     window: int | None,
@@ -173,11 +175,11 @@ def attend_in_chunks(
     chain is continued.
     """
     count, kv_heads = queries.shape[2], queries.shape[1]
-    own_count = own[0].shape[2]
+    own_count = own_kv[0].shape[2]
     offsets = jnp.arange(own_count - count, own_count)
     own_mask = _own_mask(offsets, jnp.arange(own_count), window, is_causal)
     # The own keys come first, so the running maximum is finite from the start.
-    state = _attend_part(queries, *own, own_mask, None)
+    state = _attend_part(queries, *own_kv, own_mask, None)
 
     def add_chunk(chunk: Int[Array, ""], state: _State) -> _State:
         start = chunk * CHUNK
@@ -197,7 +199,7 @@ def _own_mask(
     window: int | None,
     is_causal: bool,
 ) -> Bool[Array, "1 queries keys"]:
-    """Return which own keys each query sees."""
+    """Return the mask of the own keys that each query sees."""
     distance = offsets[:, None] - keys[None, :]
     visible = distance >= 0 if is_causal else jnp.ones_like(distance, jnp.bool_)
     if window is not None:
@@ -211,7 +213,7 @@ def _context_mask(
     lengths: Int[Array, " blocks"],
     window: int | None,
 ) -> Bool[Array, "blocks queries_or_1 chunk"]:
-    """Return which context positions each query sees."""
+    """Return the mask of the context positions that each query sees."""
     live = (positions[None, :] < lengths[:, None])[:, None, :]
     if window is None:
         return live
@@ -259,7 +261,7 @@ def _read(
     kv_heads: int,
     start: Int[Array, ""],
 ) -> Float[Array, "blocks kv_heads chunk head_dim"]:
-    """Return one chunk of each block's context."""
+    """Return a chunk of each block's context."""
     chunk = (1, kv_heads, CHUNK, array.shape[-1])
 
     def read_slot(slot: Int[Array, ""]) -> Float[Array, "kv_heads chunk head_dim"]:

@@ -43,7 +43,7 @@ class CacheView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeadSharding:
-    """Which mesh axes divide query heads and KV heads; neither is ever cut in two."""
+    """The mesh axes that divide query heads and KV heads; no head is ever cut in two."""
 
     mesh: Mesh  # the devices
     # Divides the query heads; None when every device attends with all of them.
@@ -52,7 +52,7 @@ class HeadSharding:
 
     @classmethod
     def of(cls, config: DecoderConfig, placement: Placement) -> "HeadSharding":
-        """Return the division that follows from where the projections lie.
+        """Return the division that follows from the placement of the projections.
 
         With fewer KV heads than devices, a device keeps to its own query heads as long as one KV
         head serves them all.
@@ -72,7 +72,7 @@ class HeadSharding:
 
     @property
     def cache(self) -> PartitionSpec:
-        """Of keys and values in the draft KV cache, [slots, kv_heads, capacity, head_dim]."""
+        """Partition of the draft KV cache, [slots, kv_heads, capacity, head_dim]."""
         return PartitionSpec(None, self.kv_axis, None, None)
 
 
@@ -108,15 +108,16 @@ def fitting_capacity(
     budget_bytes: int,
     sharding: HeadSharding | None = None,
 ) -> int:
-    """Return the most positions per slot, whole chunks, for so many bytes on each device."""
+    """Return the most positions per slot, in whole chunks, for `budget_bytes` on each device."""
     chunk = shapes(config, slots=slots, capacity=CHUNK, dtype=dtype, sharding=sharding)
     parts = [part for pair in chunk for part in pair]
-    held = [
+    shard_shapes = [
         part.shape if part.sharding is None else part.sharding.shard_shape(part.shape)
         for part in parts
     ]
     chunk_bytes: int = sum(
-        math.prod(shape) * part.dtype.itemsize for shape, part in zip(held, parts, strict=True)
+        math.prod(shape) * part.dtype.itemsize
+        for shape, part in zip(shard_shapes, parts, strict=True)
     )
     return budget_bytes // chunk_bytes * CHUNK
 

@@ -1,4 +1,4 @@
-"""What a draft method is made of: the shape of its drafters, their files, their computations."""
+"""The parts of a draft method: the shape of its drafters, their files, their programs."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class DraftTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
-    """What the forward pass of every drafter depends on, and how it is published."""
+    """The shape of a drafter of any method, and its published form."""
 
     decoder: DecoderConfig  # the draft layers; `hidden_size` and `vocab_size` are the target's
     block_size: int  # tokens per block, the anchor included
@@ -60,9 +60,11 @@ class DraftConfig:
             raise ValueError(f"block_size must be at least 2, got {self.block_size}")
         if self.block_size > MAX_BLOCK_SIZE:
             raise ValueError(f"block_size must be at most {MAX_BLOCK_SIZE}, got {self.block_size}")
-        most = self.decoder.vocab_size
-        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= most:
-            raise ValueError(f"draft_vocab_size {self.draft_vocab_size} is not in [1, {most}]")
+        vocab_size = self.decoder.vocab_size
+        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= vocab_size:
+            raise ValueError(
+                f"draft_vocab_size {self.draft_vocab_size} is not in [1, {vocab_size}]"
+            )
         if not self.target_layer_ids:
             raise ValueError("target_layer_ids must not be empty")
         for layer_id in self.target_layer_ids:
@@ -91,9 +93,9 @@ class DraftConfig:
     def from_hf(
         cls, config: Mapping[str, Any], target: DecoderConfig, *, block_size: int
     ) -> "DraftConfig":
-        """Read a published drafter's parsed `config.json`; `block_size` is for one that says none.
+        """Read a published drafter's parsed `config.json`; `block_size` is for one without.
 
-        Raises ValueError if a field is missing or asks for what this drafter does not compute.
+        Raises ValueError if a field is missing or its value is not supported.
         """
 
     @abstractmethod
@@ -106,10 +108,10 @@ class DraftConfig:
 
     @abstractmethod
     def ignores(self, name: str) -> bool:
-        """Return whether a published tensor may be there that is no weight of the drafter."""
+        """Return whether a published tensor may be there without being a weight of the drafter."""
 
     def common_to_hf(self) -> dict[str, Any]:
-        """Return what every method publishes alike in `config.json`.
+        """Return the fields of `config.json` that all methods publish alike.
 
         The fields of the layers are named as in transformers; our own additions live under the
         extra key `blockdraft`.
@@ -148,7 +150,7 @@ class DraftModel(nnx.Module):
     @property
     @abstractmethod
     def projection(self) -> FeatureProjection:
-        """What makes a hidden state out of a feature: the first thing that happens to features."""
+        """The map of a feature to a hidden state, the first step of the drafter."""
 
     def suit(self, platform: str) -> None:
         """Bring weights into the form that a platform, such as "cpu", serves fastest."""
@@ -161,14 +163,14 @@ Model = TypeVar("Model", bound=DraftModel)
 class MethodDefinition(Generic[Model]):
     """A draft method: everything that does not follow from the shape of one of its drafters."""
 
-    name: str  # what it is called on the wire and in specifications, such as "dflash"
-    title: str  # what it is called in prose
+    name: str  # its name on the wire and in specifications, such as "dflash"
+    title: str  # its name in prose
     config_type: type[DraftConfig]
     module: type[Model]
     programs: type[DraftPrograms]
     reads_tokens: bool = False  # whether a row must bring its tokens beside its features
-    # Whether its drafters bring a head of their own so often that programs always take one, be it
-    # the target's embedding.
+    # Whether programs always take a head beside the embedding, as most of its drafters have one;
+    # it may be the target's embedding.
     separate_head: bool = False
     can_learn: bool = False  # whether its drafters can learn while they draft
 
@@ -214,7 +216,7 @@ class MethodDefinition(Generic[Model]):
         dtype: DTypeLike,
         placement: Placement | None,
     ) -> DraftPrograms:
-        """Return the programs of a drafter that is not there, from shapes only.
+        """Return the programs of a drafter without weights, from shapes only.
 
         It uses the target's embedding and head; `dtype` is the type of weights, activations and
         draft KV cache. The devices of `placement` may be those of a topology.
@@ -234,13 +236,13 @@ class MethodDefinition(Generic[Model]):
 
 def _by_vocabulary(matrix: Any, placement: Placement | None) -> jax.ShapeDtypeStruct:
     """Return the shape of an embedding or a head, divided by its own vocabulary if it can be."""
-    where = None
+    sharding = None
     if placement is not None:
         # A draft vocabulary is not the one that `placement` would divide.
         divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
         axis = MODEL_AXIS if divided else None
-        where = NamedSharding(placement.mesh, PartitionSpec(axis, None))
-    return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=where)
+        sharding = NamedSharding(placement.mesh, PartitionSpec(axis, None))
+    return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=sharding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Block attention as one Pallas TPU kernel: it reads the visible part of a context, once.
 
-What it computes is defined by `attention.attend_in_chunks`, the oracle of its tests.
+`attention.attend_in_chunks` defines its result, and is the oracle of its tests.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ _OVER_LAST = (((1,), (1,)), ((), ()))
 
 def attend_in_kernel(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
-    own: Keys,
+    own_kv: Keys,
     context: CacheView,
     *,
     window: int | None,
@@ -41,7 +41,7 @@ def attend_in_kernel(
     """
     blocks, kv_heads, count, group, head_dim = queries.shape
     slots, _, capacity, _ = context.layer[0].shape
-    own_count = own[0].shape[2]
+    own_count = own_kv[0].shape[2]
     rows = count * group
     tile = next(tile for tile in _TILES if capacity % tile == 0)
     first_query = own_count - count
@@ -78,7 +78,9 @@ def attend_in_kernel(
         return slots[block], heads[0] + head, jnp.minimum(first[block] + step, last[block]), 0
 
     missing = -own_count % _SUBLANES
-    own_keys, own_values = (jnp.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0))) for part in own)
+    own_keys, own_values = (
+        jnp.pad(part, ((0, 0), (0, 0), (0, missing), (0, 0))) for part in own_kv
+    )
 
     def spec(length: int, index: Any) -> pl.BlockSpec:
         return pl.BlockSpec((None, None, length, head_dim), index)

@@ -10,7 +10,7 @@ from blockdraft_drafter.method import DraftRow
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 
 KEPT_CHOICES = 16
-"""So many recycled choices are kept of each sequence, the latest."""
+"""Number of the latest recycled choices that are kept of each sequence."""
 
 # A NumPy array where it is packed, a traced one inside the compiled step.
 HostOrDevice = Any
@@ -42,9 +42,9 @@ class PackedBlocks(NamedTuple):
     # Committed positions once the step's features are appended; 0 in padding, [blocks].
     lengths: HostOrDevice
     anchors: HostOrDevice  # anchor of each block, [blocks]
-    # How many tokens are wanted of each block; 0 in padding, [blocks].
-    wanted: HostOrDevice
-    # A block may end where it is less likely than this that all of it is right, [blocks].
+    # Tokens to draft for each block; 0 in padding, [blocks].
+    draft_lengths: HostOrDevice
+    # A draft may end where the chance that all of it is right falls below this, [blocks].
     least_chances: HostOrDevice
     sampling: SamplingArrays  # how the target will choose after each anchor; greedily in padding
     recycled: PackedRecycled
@@ -71,11 +71,11 @@ def _next_tokens(row: DraftRow) -> NDArray[np.int32]:
     return np.array((*row.token_ids[1:], row.anchor_token_id), np.int32)
 
 
-def split_features(flat: PackedFeatures, remainder: int, most: int) -> Iterator[PackedFeatures]:
-    """Cut flat features into parts of at most `most`, then one last part of at most `remainder`."""
+def split_features(flat: PackedFeatures, remainder: int, maximum: int) -> Iterator[PackedFeatures]:
+    """Cut flat features into parts of at most `maximum`, and a last one of at most `remainder`."""
     start, end = 0, flat.slots.shape[0]
     while end - start > remainder:
-        stop = min(start + most, end)
+        stop = min(start + maximum, end)
         yield PackedFeatures(*(array[start:stop] for array in flat))
         start = stop
     yield PackedFeatures(*(array[start:] for array in flat))

@@ -1,4 +1,4 @@
-"""The programs of a draft method: what they compute, in few shapes, lowered from shapes alone.
+"""The programs of a draft method, in few shapes, lowered from shapes alone.
 
 A program that serves, and one that is only compiled for an absent TPU, have the same code.
 """
@@ -40,7 +40,7 @@ from blockdraft_models.words import from_words, word_count
 Kind = Literal["append", "draft"]
 
 SHARPNESS = 1.3
-"""What the drafter's logits are multiplied by before Gumbel noise is added; measured."""
+"""Factor of the drafter's logits before Gumbel noise is added; measured."""
 NOISY_ODDS = 1.5
 """A token drafted with Gumbel noise is as often right as its softmax to this power; measured."""
 
@@ -49,7 +49,7 @@ class Drafted(NamedTuple):
     """The drafts of a batch of blocks; a pytree."""
 
     token_ids: Array  # Int[Array, "blocks block_size-1"], the drafted tokens, as the target's ids
-    counts: Array  # Int[Array, "blocks"], how many of them were drafted; what follows means nothing
+    counts: Array  # Int[Array, "blocks"], number of drafted tokens; later ones mean nothing
 
 
 class DraftWeights(NamedTuple):
@@ -62,7 +62,7 @@ class DraftWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much a method holds, as in `MethodSpec`, and whether features come projected."""
+    """Limits of a method, as in `MethodSpec`, and whether features come projected."""
 
     max_sequences: int
     max_context_tokens: int
@@ -73,7 +73,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class DraftPrograms(ABC):
-    """The programs of a drafter; a method says what they compute, by pure functions.
+    """The programs of a drafter; a method defines their computations by pure functions.
 
     A draft over a batch of B blocks (B a power of two) is one program that also appends up to
     B * features_per_block features, all that verification can yield; an append-only program takes a
@@ -90,7 +90,7 @@ class DraftPrograms(ABC):
     dtype: DTypeLike  # of the draft KV cache
     weights: DraftWeights  # shapes, types and places of the first argument of every program
     placement: Placement | None = None  # on a mesh; None for the default device
-    # Whether a draft takes the longer, the more tokens are wanted of its blocks.
+    # Whether the time of a draft grows with the number of tokens to draft.
     token_by_token: ClassVar[bool] = False
 
     @property
@@ -138,9 +138,9 @@ class DraftPrograms(ABC):
 
     @property
     def append_sizes(self) -> list[int]:
-        """How many features append-only programs take, rising."""
-        most = max(self.capacity.max_feature_rows, self.features_per_block)
-        return _powers_of_two(self.features_per_block, most)
+        """Numbers of features that append-only programs take, rising."""
+        maximum = max(self.capacity.max_feature_rows, self.features_per_block)
+        return _powers_of_two(self.features_per_block, maximum)
 
     @property
     def draft_sizes(self) -> list[int]:
@@ -170,7 +170,7 @@ class DraftPrograms(ABC):
             return self.append_and_draft(weights, cache, new, blocks)
 
         if kind == "draft" and places is not None:
-            # What was drafted is small: every device has all of it.
+            # Drafts are small: every device has all of them.
             places = (places, _everywhere(self.placement))
         words = whole((word_count(small),), jnp.int32, self.placement)
         program = jax.jit(run, donate_argnums=1, out_shardings=places)
@@ -202,7 +202,7 @@ def draft_tokens(
 ) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
     """Return the token to draft at each position, as `choose` does; `draft_ids` are the target's.
 
-    Tokens are returned as target ids, with the logarithm of how likely the target chooses each.
+    Tokens are target ids. The second result is the log probability that the target chooses each.
     """
 
     def noise() -> Float[Array, "choices draft"]:
@@ -226,17 +226,17 @@ def choose(
     sum (docs/adr/0003). With shared Gumbel noise, a drafter whose logits are like the target's
     finds the same token more often than if it drafted its likeliest (docs/adr/0027).
 
-    The larger `sharpness`, the more often the likeliest is drafted. Beside each index is the
-    logarithm of how likely the target chooses it. Of greedy sequences that is the drafter's
-    probability, which is well calibrated. Where the noise of `gumbel` is added, it is the softmax
-    of what was maximized to the power `NOISY_ODDS`: noise makes wrong tokens stand out as much as
-    right ones.
+    The larger `sharpness`, the more often the likeliest token is drafted. The second result is the
+    log probability that the target chooses the token. For greedy sequences it is that of the
+    drafter, which is well calibrated. Where the noise of `gumbel` is added, the probability is the
+    softmax of the noisy logits to the power `NOISY_ODDS`: noise makes wrong tokens stand out as
+    much as right ones.
     """
     best, log_chance = first_greatest(logits), _log_of_greatest(_centered(logits))
 
     def sample() -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
         warm = sampling.temperature > 0.0
-        # Centered here again: what both branches share is held beside the logits.
+        # Centered here again: an array that both branches share is held beside the logits.
         scaled = _centered(logits) / jnp.where(warm, sampling.temperature, 1.0)[:, None]
         noise = gumbel()
         noisy = _centered(sharpness * filter_logits(scaled, sampling) + noise)
@@ -253,12 +253,12 @@ def choose(
 
 
 def _centered(values: Float[Array, "rows width"]) -> Float[Array, "rows width"]:
-    """Return each row less its largest value."""
+    """Return each row minus its largest value."""
     return values - values.max(axis=-1, keepdims=True)
 
 
 def _log_of_greatest(centered: Float[Array, "rows width"]) -> Float[Array, " rows"]:
-    """Return the logarithm of the largest of each row's softmax; the largest is 0."""
+    """Return the log softmax of each row's largest value, which is 0."""
     return -jnp.log(jnp.exp(centered).sum(axis=-1))
 
 

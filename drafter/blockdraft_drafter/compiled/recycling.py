@@ -1,9 +1,9 @@
-"""What the target chose after rejected tokens biases the drafter's logits.
+"""Biases of the drafter's logits towards the target's choices after rejected tokens.
 
 A verification computes the target's choice after every drafted token, also after those that are
-rejected. Much of what the target would have said then, it says of the text that came instead: the
-next draft covers the same positions, and goes through many of the same tokens. At T > 0 a choice
-at the same position was made with the same Gumbel noise, which makes it the better guess.
+rejected. Many of these choices are right for the text that came instead too: the next draft covers
+the same positions, and goes through many of the same tokens. At T > 0 a choice at the same position
+was made with the same Gumbel noise, which makes it the better guess.
 
 Source: token recycling (arXiv 2408.08696), which drafts such tokens themselves, without a drafter.
 """
@@ -23,7 +23,7 @@ _NOTHING = -1
 
 
 class Biases(NamedTuple):
-    """What is added to the logit of a recycled choice; fitted (docs/adr/0056)."""
+    """Terms that are added to the logit of a recycled choice; fitted (docs/adr/0056)."""
 
     elsewhere: float  # at any position, after the same token
     same: float  # at its own position, after the same token
@@ -38,8 +38,8 @@ class RecycledOfSlots:
     """The latest recycled choices of the sequence in each slot, on the host."""
 
     def __init__(self, slots: int, vocab_size: int, draft_ids: Int[np.ndarray, " draft"] | None):
-        """Know none; without `draft_ids` all tokens can be drafted."""
-        self._kept = np.full((3, slots, KEPT_CHOICES), _NOTHING, np.int32)
+        """Begin without choices; without `draft_ids` all tokens can be drafted."""
+        self._choices = np.full((3, slots, KEPT_CHOICES), _NOTHING, np.int32)
         self._index: NDArray[np.int32] | None = None
         if draft_ids is not None:
             # The last element is that of no token.
@@ -47,19 +47,19 @@ class RecycledOfSlots:
             self._index[draft_ids] = np.arange(len(draft_ids))
 
     def add(self, row: DraftRow) -> None:
-        """Keep what a row brings; its first features begin another sequence."""
-        kept = self._kept[:, row.slot]
+        """Keep the choices of a row; one without context begins another sequence."""
+        choices = self._choices[:, row.slot]
         if row.context_length == 0:
-            kept[:] = _NOTHING
+            choices[:] = _NOTHING
         count = min(len(row.recycled.positions), KEPT_CHOICES)
         if count:
-            kept[:, :-count] = kept[:, count:]
-            kept[:, -count:] = [array[-count:] for array in row.recycled]
+            choices[:, :-count] = choices[:, count:]
+            choices[:, -count:] = [array[-count:] for array in row.recycled]
 
     def of(self, rows: Sequence[DraftRow], size: int) -> PackedRecycled:
-        """Return those of the rows' slots, and nothing for further blocks up to `size`."""
+        """Return the choices of the rows' slots, padded to `size` blocks without choices."""
         packed = np.full((3, size, KEPT_CHOICES), _NOTHING, np.int32)
-        packed[:, : len(rows)] = self._kept[:, [row.slot for row in rows]]
+        packed[:, : len(rows)] = self._choices[:, [row.slot for row in rows]]
         positions, after, tokens = packed
         return PackedRecycled(
             positions, after, tokens if self._index is None else self._index[tokens]
@@ -87,6 +87,8 @@ def with_recycled(
         jnp.where(here, same, elsewhere),
         jnp.where(here & begins, first, 0.0),
     )
-    known = recycled.tokens >= 0
+    in_vocabulary = recycled.tokens >= 0
     rows = jnp.arange(logits.shape[0])[:, None]
-    return logits.at[rows, jnp.where(known, recycled.tokens, 0)].add(jnp.where(known, bias, 0.0))
+    return logits.at[rows, jnp.where(in_vocabulary, recycled.tokens, 0)].add(
+        jnp.where(in_vocabulary, bias, 0.0)
+    )

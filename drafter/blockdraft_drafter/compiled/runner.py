@@ -71,14 +71,14 @@ class CompiledMethod:
         on_recompilation: Callable[[], None] = lambda: None,
         *,
         placement: Placement | None = None,
-        kept: KeptPrograms | None = None,
+        kept_programs: KeptPrograms | None = None,
         launching: AbstractContextManager[Any] | None = None,
     ) -> None:
         """Allocate the draft KV cache; nothing is compiled yet.
 
         `target` is in the draft model's element type; `on_recompilation` is called when a step
-        meets a shape that warm-up did not compile. `kept` is where programs that were compiled
-        before are found; `launching` is entered to launch one, where other threads do so too.
+        meets a shape that warm-up did not compile. `kept_programs` has programs that were compiled
+        before; `launching` is entered to launch one, where other threads launch programs too.
         """
         _suit(drafter)
         self.spec = _spec(drafter, capacity)
@@ -99,7 +99,7 @@ class CompiledMethod:
         slots, vocab_size = capacity.max_sequences + 1, self.spec.vocab_size
         self._recycled = RecycledOfSlots(slots, vocab_size, drafter.draft_ids)
         self._on_recompilation = on_recompilation
-        self._kept, self._launching = kept, launching or nullcontext()
+        self._kept_programs, self._launching = kept_programs, launching or nullcontext()
         self._warm = False
         self.step_seconds: tuple[float, ...] = ()
         self.shortest_step_seconds: tuple[float, ...] = ()
@@ -108,10 +108,10 @@ class CompiledMethod:
 
     @property
     def arrays(self) -> object:
-        """All that lies on the devices, a pytree; a step replaces the draft KV cache in it."""
+        """The arrays on the devices, a pytree; a step replaces the draft KV cache in it."""
         return self._weights, self._cache
 
-    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def warm_up(self, progress: Callable[[int, int], None] = lambda count, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
         appends, sizes = self._programs.append_sizes, self._programs.draft_sizes
         kinds: list[tuple[Kind, int]] = [("draft", size) for size in reversed(sizes)]
@@ -119,8 +119,8 @@ class CompiledMethod:
         # XLA compiles outside the interpreter lock.
         with ThreadPoolExecutor(usable_cores()) as executor:
             compiled = executor.map(lambda kind: self._executable(*kind), kinds)
-            for done, _ in enumerate(compiled, start=1):
-                progress(done, len(kinds))
+            for count, _ in enumerate(compiled, start=1):
+                progress(count, len(kinds))
         for size in appends:
             self._append(self._pad(flatten_features([self._nowhere(1)]), size))
         whole = self.spec.block_size - 1
@@ -134,8 +134,8 @@ class CompiledMethod:
         try:
             return self._step(rows)
         except jax.errors.JaxRuntimeError as error:
-            # The cache was donated to the failed call and cannot be relied on. What is left of it
-            # goes first: there may be no memory for two.
+            # The cache was donated to the failed call and cannot be relied on. It is freed first:
+            # there may be no memory for two.
             self._cache = None
             try:
                 self._cache = buffer.allocate(self._programs.cache())
@@ -145,7 +145,7 @@ class CompiledMethod:
             raise DraftCacheLostError(f"the draft step failed: {error}") from error
 
     def prepare(self, drafter: Drafter[Any]) -> PreparedWeights:
-        """Return what `swap` takes; any thread may ask. ValueError if the steps cannot take it."""
+        """Return weights for `swap`, on any thread. ValueError if the steps cannot take them."""
         if _published(drafter) != self._published:
             raise ValueError("its configuration is another one")
         if drafter.embedding is not None or drafter.head is not None:
@@ -175,7 +175,7 @@ class CompiledMethod:
         self.spec = replace(self.spec, fingerprint=prepared.fingerprint, trained=prepared.trained)
 
     def _placed(self, weights: DraftWeights) -> Any:
-        """Return weights where the programs want them; those that are there stay."""
+        """Return weights on the devices of the programs; those that are there stay."""
         return jax.tree.map(
             lambda weight, shape: (
                 weight if shape.sharding is None else jax.device_put(weight, shape.sharding)
@@ -190,10 +190,10 @@ class CompiledMethod:
         drafting = [row for row in rows if row.draft_length > 0]
         size = next_power_of_two(len(drafting)) if drafting else 0
         fused = size * self._programs.features_per_block
-        least, most = self._programs.append_sizes[0], self._programs.append_sizes[-1]
-        *leading, last = split_features(flatten_features(rows), fused, most)
+        smallest, largest = self._programs.append_sizes[0], self._programs.append_sizes[-1]
+        *leading, last = split_features(flatten_features(rows), fused, largest)
         for part in leading:
-            count = max(next_power_of_two(part.slots.shape[0]), least)
+            count = max(next_power_of_two(part.slots.shape[0]), smallest)
             self._append(self._pad(part, count))
         if not drafting:
             return [()] * len(rows)
@@ -217,7 +217,7 @@ class CompiledMethod:
         )
 
     def _draft_seconds(self, size: int, draft_length: int) -> float:
-        """Return what drafting so many tokens for so many sequences takes, the median of a few."""
+        """Return the seconds of drafting `draft_length` tokens for `size` sequences, a median."""
         nowhere = self._nowhere(draft_length)
         new = self._pad(flatten_features([nowhere]), size * self._programs.features_per_block)
         length = min(_MEASURED_CONTEXT, self.spec.max_context_tokens)
@@ -259,10 +259,10 @@ class CompiledMethod:
 
     def _compile(self, kind: Kind, size: int) -> Callable[..., Any]:
         lower, placement = partial(self._programs.lower, kind, size), self._programs.placement
-        if self._kept is None:
+        if self._kept_programs is None:
             return lower().compile()
         mesh = None if placement is None else placement.mesh
-        return self._kept.compiled((self._programs, kind, size), lower, mesh)
+        return self._kept_programs.compiled((self._programs, kind, size), lower, mesh)
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         """Pad flat features to `size` with features that are not written."""
@@ -278,7 +278,7 @@ class CompiledMethod:
 
 
 def _words(new: PackedFeatures, blocks: PackedBlocks | None) -> Words:
-    """Return all that a program takes beside weights, cache and features."""
+    """Return a program's arguments beside weights, cache and features, as words."""
     return to_words((new._replace(features=None), blocks))
 
 
@@ -325,18 +325,20 @@ def _matrices(drafter: Drafter[Any], target: EmbeddingAndHead) -> EmbeddingAndHe
     if drafter.draft_ids is not None:
         # The head scores the draft vocabulary only.
         head = (embedding if head is None else head)[drafter.draft_ids]
-    own = drafter.embedding is not None or drafter.head is not None
-    if not own and not drafter.definition.separate_head:
+    has_own = drafter.embedding is not None or drafter.head is not None
+    if not has_own and not drafter.definition.separate_head:
         return EmbeddingAndHead(embedding, head)
     if head is None:
         head = embedding  # tied in the target, which says nothing of the drafter's embedding
-    return EmbeddingAndHead(_own(drafter.embedding, embedding), _own(drafter.head, head))
+    return EmbeddingAndHead(
+        _drafter_matrix(drafter.embedding, embedding), _drafter_matrix(drafter.head, head)
+    )
 
 
-def _own(matrix: np.ndarray | None, targets: jax.Array) -> jax.Array:
-    """Return a matrix of a drafter, or the target's if that is the same or there is no other."""
+def _drafter_matrix(matrix: np.ndarray | None, targets: jax.Array) -> jax.Array:
+    """Return a matrix of a drafter, or the target's if it is equal or there is no other."""
     if matrix is None:
         return targets
-    own = jnp.asarray(matrix, targets.dtype)
+    array = jnp.asarray(matrix, targets.dtype)
     # Some checkpoints hold copies: there need not be two of them on the device.
-    return targets if bool(jnp.array_equal(own, targets)) else own
+    return targets if bool(jnp.array_equal(array, targets)) else array

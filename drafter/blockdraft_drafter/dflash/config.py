@@ -1,4 +1,4 @@
-"""The shape of a DFlash drafter, and how it is published.
+"""The shape of a DFlash drafter, and its published form.
 
 Names and defaults are those of z-lab/dflash checkpoints and of `Qwen3Config` in transformers. Those
 of DSpark, in which the anchor drafts too, are read as well.
@@ -35,7 +35,7 @@ _UNSUPPORTED = (
 _DSPARK = "dspark"  # in the architecture's name, and the projector_type of SpecForge
 # Of the published kinds (vanilla, gated, rnn) the one that looks at nothing but the token before.
 _MARKOV_HEAD_TYPE = "vanilla"
-# Of DFlash 2, with the type and the value without it.
+# Fields of DFlash 2, with their type and their value without it.
 _DFLASH2_FIELDS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "conv_group_size": (int, 0),
     "selector_rank": (int, 0),
@@ -65,7 +65,7 @@ class DFlashConfig(DraftConfig):
     conv_group_size: int = 0
     selector_rank: int = 0
     selector_top_k: int = 0
-    # What the head's logits are multiplied by, and where they level off after that.
+    # Factor of the head's logits, and the bound at which they level off after that.
     output_multiplier: float = 1.0
     final_logit_softcapping: float | None = None
 
@@ -103,7 +103,7 @@ class DFlashConfig(DraftConfig):
 
     @property
     def first_drafting_input(self) -> int:
-        """The first input whose output is drafted; the `block_size - 1` from it on are."""
+        """The first of the `block_size - 1` inputs whose outputs are drafted."""
         return 0 if self.sample_from_anchor else 1
 
     @property
@@ -112,7 +112,7 @@ class DFlashConfig(DraftConfig):
         return bool(self.conv_group_size or self.selector_rank)
 
     def window(self, layer: int) -> int | None:
-        """Return how far draft layer `layer` sees, or None when it sees everything."""
+        """Return the window of draft layer `layer`, or None when it sees everything."""
         return self.sliding_window if self.layer_types[layer] == SLIDING_ATTENTION else None
 
     @classmethod
@@ -145,14 +145,14 @@ class DFlashConfig(DraftConfig):
 
     @staticmethod
     def recognizes(config: Mapping[str, Any]) -> bool:
-        """Take what no other method recognizes: many checkpoints name no architecture."""
+        """Return True: many checkpoints name no architecture, so DFlash is the last to be asked."""
         return True
 
     @classmethod
     def from_hf(
         cls, config: Mapping[str, Any], target: DecoderConfig, *, block_size: int
     ) -> "DFlashConfig":
-        """Read a published drafter's parsed `config.json`, which says everything itself."""
+        """Read a published drafter's parsed `config.json`, which has a block size of its own."""
         nested, ours = section(config, "dflash_config"), section(config, "blockdraft")
         for key, value in {**config, **nested}.items():
             unknown = key.startswith(_DFLASH2_PREFIXES) and key not in _DFLASH2_KEYS
@@ -165,7 +165,7 @@ class DFlashConfig(DraftConfig):
         window, layer_types = _attention_pattern(config, decoder.num_layers)
         anywhere = {**nested, **config}
         dflash2 = _dflash2_fields(anywhere)
-        # Publishers of DSpark do not say so, but for speculators.
+        # Of the publishers of DSpark, only speculators has a field for this.
         named = str([config.get("architectures"), nested.get("projector_type")]).lower()
         shifted = bool(anywhere.get("sample_from_anchor", _DSPARK in named))
         # Some spell the full vocabulary out.
@@ -267,7 +267,7 @@ class DFlashConfig(DraftConfig):
                 yield DraftTensor(path, f"{path}.weight", (rows, rank))
 
     def ignores(self, name: str) -> bool:
-        """Return whether a published tensor may be there that is no weight of the drafter."""
+        """Return whether a published tensor may be there without being a weight of the drafter."""
         # DSpark checkpoints also guess how far a draft will be accepted; here that is measured.
         if name.startswith("confidence_head."):
             return True
@@ -327,7 +327,7 @@ def _dflash2_fields(published: Mapping[str, Any]) -> dict[str, Any]:
     taps = published.get("conv_kernel_size") or TAPS
     if taps != TAPS:
         raise ValueError(f"drafters with a conv_kernel_size of {taps} are not supported")
-    # Those that are there but null or zero mean what is meant where they are missing.
+    # A field that is null or zero counts as missing.
     return {
         name: kind(published[name]) if published.get(name) else value
         for name, (kind, value) in _DFLASH2_FIELDS.items()

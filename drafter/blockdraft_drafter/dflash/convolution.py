@@ -24,7 +24,7 @@ from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
 TAPS = 2
-"""Positions that a convolution looks at."""
+"""Positions that a convolution reads."""
 _SIDES = 2  # before the sublayer and after it
 
 
@@ -102,7 +102,7 @@ class ConvolvedLayer(DecoderLayer):
 
 
 def convolution_tensors(layer: str, hidden: int, group_size: int) -> Iterator[DraftTensor]:
-    """Yield the weights of the convolutions of one layer, which is called so."""
+    """Yield the weights of the convolutions of the layer with this name."""
     for name in ("attention_conv", "mlp_conv"):
         base = f"{layer}.{name}.base_kernel"
         yield DraftTensor(base, base, (_SIDES, TAPS, hidden))

@@ -43,7 +43,7 @@ from blockdraft_models.weights.loading import EmbeddingAndHead
 
 
 class MarkovHead(nnx.Module):
-    """Logits of the next token, of the draft vocabulary, by the one before it, of the target's."""
+    """Bias of the draft vocabulary's logits by the token before, which is a target id."""
 
     def __init__(
         self, vocab: int, draft_vocab: int, rank: int, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -65,7 +65,7 @@ class MarkovHead(nnx.Module):
             factor.set_value(factor[...].astype(jnp.float32))
 
     def __call__(self, previous: Int[Array, " rows"]) -> Float[Array, "rows draft"]:
-        """Return what to add to the logits of the token after each of `previous`, float32."""
+        """Return the bias of the logits of the token after each of `previous`, float32."""
         return project(self.markov_w1[...][previous], self.markov_w2[...], dtype=jnp.float32)
 
 
@@ -129,7 +129,7 @@ class DFlash(DraftModel):
     ) -> list[
         tuple[Float[Array, "rows kv_heads head_dim"], Float[Array, "rows kv_heads head_dim"]]
     ]:
-        """Return each layer's normalized, rotated keys, and values, given projected features."""
+        """Return each layer's normalized, rotated keys, and its values, of projected features."""
         decoder = self.config.decoder
         shape = (hidden.shape[0], decoder.num_kv_heads, decoder.head_dim)
         rotary = rotary_tables(decoder, positions)
@@ -152,7 +152,7 @@ class DFlash(DraftModel):
         """Denoise blocks of an anchor followed by mask tokens, side by side.
 
         `attends` are each layer's attention over its context, in `caches`, and the blocks. The
-        target's head turns what is returned into the logits of the token at the same position.
+        target's head turns the result into the logits of the token at the same position.
         """
         rotary = rotary_tables(self.config.decoder, positions)
         x = embedded
@@ -189,8 +189,8 @@ class DFlashPrograms(DraftPrograms):
     ) -> tuple[list[LayerKV], Drafted]:
         """Append `new`, then draft `blocks` over contexts that include it.
 
-        The block always has its full width, because the model was trained so; how many of the
-        drafted tokens are wanted is the host's business.
+        The block always has its full width, because the model was trained so; the host takes as
+        many of the drafted tokens as it needs.
         """
         cache = self.append(weights, cache, new)
         model: DFlash = nnx.merge(self.graph, weights.model)
@@ -202,15 +202,15 @@ class DFlashPrograms(DraftPrograms):
         if model.candidate_selector is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
             drafted = draft_along_path(model.candidate_selector, drafting, by_block, blocks)
-            return cache, Drafted(drafted, blocks.wanted)
+            return cache, Drafted(drafted, blocks.draft_lengths)
         if model.markov_head is not None:
             by_block = logits.reshape(-1, tokens, logits.shape[-1])
             drafted = draft_in_turn(model.markov_head, by_block, blocks, draft_ids)
-            return cache, Drafted(drafted, blocks.wanted)
+            return cache, Drafted(drafted, blocks.draft_lengths)
         positions = blocks.lengths[:, None] + jnp.arange(1, tokens + 1)[None, :]
         sampling = jax.tree.map(lambda option: jnp.repeat(option, tokens, axis=0), blocks.sampling)
         drafted, _ = draft_tokens(logits, positions.reshape(-1), sampling, draft_ids)
-        return cache, Drafted(drafted.reshape(-1, tokens), blocks.wanted)
+        return cache, Drafted(drafted.reshape(-1, tokens), blocks.draft_lengths)
 
 
 def denoise(
@@ -243,7 +243,7 @@ def denoise(
 def level(
     logits: Float[Array, "tokens draft"], config: DFlashConfig
 ) -> Float[Array, "tokens draft"]:
-    """Return logits as some drafters want them: multiplied, and bounded by a hyperbolic tangent."""
+    """Return logits multiplied, and bounded by a hyperbolic tangent, where `config` says so."""
     if config.output_multiplier != 1.0:
         logits = logits * config.output_multiplier
     if config.final_logit_softcapping is not None:

@@ -1,4 +1,4 @@
-"""The candidate selector of DFlash 2: which of the likeliest tokens go together.
+"""The candidate selector of DFlash 2, which scores likely tokens by the tokens before them.
 
 All tokens of a block come out of one pass, so each is scored without knowing which one was chosen
 before it. The selector keeps the likeliest few at each position and adds to the logit of each one
@@ -50,7 +50,7 @@ class CandidateSelector(nnx.Module):
         before: Int[Array, "blocks tokens before"],
         after: Int[Array, "blocks tokens candidates"],
     ) -> Float[Array, "blocks tokens before candidates"]:
-        """Return how well each candidate of each position follows each token before, float32."""
+        """Return each position's score of each candidate after each token before it, float32."""
         gate = self.hidden_projection(hidden.reshape(-1, hidden.shape[-1]))
         gate = gate.reshape(*hidden.shape[:2], 1, -1).astype(jnp.float32)
         return jnp.einsum(
@@ -67,10 +67,10 @@ def draft_along_path(
     blocks: PackedBlocks,
 ) -> Int[Array, "blocks tokens"]:
     """Draft the tokens of blocks: at each position a candidate that follows the one before it."""
-    # Of a matrix: with three axes XLA's CPU backend sorts the whole vocabulary.
+    # On a matrix: with three axes XLA's CPU backend sorts the whole vocabulary.
     likeliest = jax.lax.top_k(logits.reshape(-1, logits.shape[-1]), selector.top_k)
-    unary, candidates = (each.reshape(*logits.shape[:2], -1) for each in likeliest)
-    # Only the anchor is before the first position, whichever of these is looked up.
+    unary, candidates = (array.reshape(*logits.shape[:2], -1) for array in likeliest)
+    # Only the anchor is before the first position, so it takes the place of all candidates there.
     anchors = jnp.broadcast_to(jnp.asarray(blocks.anchors)[:, None, None], candidates[:, :1].shape)
     before = jnp.concatenate([anchors, candidates[:, :-1]], axis=1)
     scores = unary[:, :, None] + selector.pair_scores(hidden, before, candidates)
@@ -89,8 +89,8 @@ def draft_along_path(
 
     # The anchor's position is the number of positions before it.
     lengths = jnp.asarray(blocks.lengths)
-    each = (jnp.moveaxis(scores, 1, 0), jnp.moveaxis(candidates, 1, 0))
-    _, tokens = jax.lax.scan(follow, (jnp.zeros_like(lengths), lengths), each)
+    steps = (jnp.moveaxis(scores, 1, 0), jnp.moveaxis(candidates, 1, 0))
+    _, tokens = jax.lax.scan(follow, (jnp.zeros_like(lengths), lengths), steps)
     drafted: Int[Array, "blocks tokens"] = tokens.T
     return drafted
 

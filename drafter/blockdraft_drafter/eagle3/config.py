@@ -1,4 +1,4 @@
-"""The shape of an EAGLE-3 or EAGLE-3.1 drafter, and how it is published.
+"""The shape of an EAGLE-3 or EAGLE-3.1 drafter, and its published form.
 
 Names and defaults are those of SafeAILab/EAGLE and SpecForge checkpoints.
 """
@@ -19,9 +19,9 @@ from blockdraft_models.families.family import read_config, section
 from blockdraft_models.families.llama import LLAMA
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-# Changes what a forward pass computes in ways not built here.
+# A key that changes the forward pass in a way that is not built here.
 _UNSUPPORTED = "norm_before_fc"
-# What EAGLE-3.1 adds (arXiv 2605.09992), as vLLM, SpecForge and NeMo AutoModel call it.
+# Fields of EAGLE-3.1 (arXiv 2605.09992), named as in vLLM, SpecForge and NeMo AutoModel.
 _EAGLE31 = ("fc_norm", "norm_output")
 
 
@@ -35,7 +35,7 @@ class Eagle3Config(DraftConfig):
     # Whether the residual stream starts from the normalized feature.
     norm_before_residual: bool = False
     # EAGLE-3.1: whether each captured output is normalized by itself before the projection, and
-    # whether a step goes on from the output of the final norm, not from what that norm is given.
+    # whether a step goes on from the output of the final norm, not from its input.
     fc_norm: bool = False
     norm_output: bool = False
 
@@ -172,7 +172,7 @@ class Eagle3Config(DraftConfig):
                 yield DraftTensor(f"{path}.bias", f"midlayer.{name}.bias", shape[:1])
 
     def ignores(self, name: str) -> bool:
-        """Return whether a published tensor may be there that is no weight of the drafter."""
+        """Return whether a published tensor may be there without being a weight of the drafter."""
         if name == DRAFT_TO_TARGET:
             return self.draft_vocab_size is None
         return name == TARGET_TO_DRAFT
@@ -194,8 +194,8 @@ def published_layer_ids(num_target_layers: int) -> tuple[int, ...]:
 def captured_outputs(named: Sequence[int]) -> tuple[int, ...]:
     """Return the layers whose outputs a configuration names as its capture points.
 
-    Published in two conventions that only the first id tells apart: the layers whose outputs are
-    taken, beginning with 1, or those that are entered after the point, which begin later.
+    There are two conventions, which only the first id tells apart: the layers whose outputs are
+    taken, beginning with at most 1, or the layers after these, which begin later.
 
     Source: sgl-project/sglang pull request 25454.
     """
@@ -203,5 +203,5 @@ def captured_outputs(named: Sequence[int]) -> tuple[int, ...]:
 
 
 def named_layers(outputs: Sequence[int]) -> list[int]:
-    """Return how a configuration names the layers with these outputs; see `captured_outputs`."""
+    """Return a configuration's ids of the layers with these outputs; see `captured_outputs`."""
     return list(outputs) if outputs[0] == 0 else [layer_id + 1 for layer_id in outputs]

@@ -74,7 +74,7 @@ class Eagle3(DraftModel):
         )
         self.mlp_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.mlp = GatedMLP(decoder, dtype=dtype, rngs=rngs)
-        # Before the head; the next step takes what is before it, but for `norm_output`.
+        # Before the head; the next step takes its input, or its output if `norm_output`.
         self.norm = RMSNorm(hidden, eps, dtype=dtype)
 
     @property
@@ -94,7 +94,7 @@ class Eagle3(DraftModel):
     ) -> tuple[
         Float[Array, "entries kv_heads head_dim"], Float[Array, "entries kv_heads head_dim"]
     ]:
-        """Return what later entries see of some entries: rotated keys, and values.
+        """Return the rotated keys and the values of entries, which later entries see.
 
         `embedded` is the embedding of the token after each position, `hidden` its projected
         feature.
@@ -145,12 +145,12 @@ class Eagle3Cache(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """What one pass gives: a token for each block, and where the next pass goes on."""
+    """The result of one pass: a token for each block, and the start of the next pass."""
 
     token: Array
     log_chance: Array
     hidden: Array
-    own: Keys | None
+    own_kv: Keys | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Eagle3Programs(DraftPrograms):
         hidden = self.hidden_states(model.projection, new)
         embedded = weights.target.embedding[new.next_tokens]
         keys, values = model.keys_values(embedded, hidden, new.positions)
-        # A slot's positions lie side by side; of each slot only the last is where drafting begins.
+        # A slot's positions lie side by side; drafting begins at the last of each slot.
         count = new.slots.shape[0]
         into_slot = new.slots[None, :] == jnp.arange(cache.latest.shape[0])[:, None]
         last = jnp.max(jnp.where(into_slot, jnp.arange(count)[None, :], -1), axis=1)
@@ -205,33 +205,41 @@ class Eagle3Programs(DraftPrograms):
         hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
         sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
-        def one_pass(index: int, token: Array, hidden: Array, own: Keys | None) -> _Pass:
-            hidden, own = model.step(target.embedding[token], hidden, before + index, own, attend)
+        def one_pass(index: int, token: Array, hidden: Array, own_kv: Keys | None) -> _Pass:
+            hidden, own_kv = model.step(
+                target.embedding[token], hidden, before + index, own_kv, attend
+            )
             # The first drafted token is the one after the anchor.
             position = jnp.asarray(blocks.lengths) + 1 + index
             normalized = model.norm(hidden)
             logits = with_recycled(target.logits(normalized), blocks, token, position)
             if model.config.norm_output:
                 hidden = normalized
-            return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own)
+            return _Pass(*draft_tokens(logits, position, sampling, draft_ids), hidden, own_kv)
 
         last = one_pass(0, jnp.asarray(blocks.anchors), hidden, None)
         passes, chance = [last], jnp.exp(last.log_chance)
-        counts = jnp.minimum(blocks.wanted, 1)
+        counts = jnp.minimum(blocks.draft_lengths, 1)
         for index in range(1, model.config.block_size - 1):
-            goes_on = (counts == index) & (index < blocks.wanted) & (chance >= blocks.least_chances)
+            goes_on = (
+                (counts == index)
+                & (index < blocks.draft_lengths)
+                & (chance >= blocks.least_chances)
+            )
             make = partial(one_pass, index)
-            operands = last.token, last.hidden, last.own
+            operands = last.token, last.hidden, last.own_kv
             last = jax.lax.cond(jnp.any(goes_on), make, _no_pass, *operands)
             passes.append(last)
             counts += goes_on.astype(counts.dtype)
             chance *= jnp.exp(last.log_chance)
-        return cache, Drafted(jnp.stack([one.token for one in passes], axis=1), counts)
+        return cache, Drafted(
+            jnp.stack([draft_pass.token for draft_pass in passes], axis=1), counts
+        )
 
 
-def _no_pass(token: Array, hidden: Array, own: Keys) -> _Pass:
-    """Return something of the form of a pass."""
-    keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own)
+def _no_pass(token: Array, hidden: Array, own_kv: Keys) -> _Pass:
+    """Return a result without meaning, in the form of a pass."""
+    keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own_kv)
     return _Pass(token, jnp.zeros(token.shape, jnp.float32), hidden, (keys, values))
 
 

@@ -1,7 +1,7 @@
 """Learning while serving, as far as it concerns the drafter.
 
 Drafter and trainer share `samples`, `versions` and `journal`, on disk. Read `recorder` (sequences
-on their way to disk), `service_tau` (whether as many tokens of a version are accepted as of the one
+on their way to disk), `service_tau` (whether fewer tokens of a version are accepted than of the one
 before), `trials` (versions that are not known to be harmless), `learner` (the learning of each
-stream, and the weights that draft), `start` (which version serves at first), `metrics`.
+stream, and the weights that draft), `start` (the version that serves at first), `metrics`.
 """

@@ -25,7 +25,7 @@ class Journal:
     steps: int = 0  # made by the candidate
     evaluations: int = 0  # comparisons with the version that serves
     next_evaluation: int = 0  # step of the next one
-    rate: float = 1.0  # what the learning rate is multiplied by
+    rate: float = 1.0  # factor of the learning rate
     total_steps: int = 0  # made by all candidates
     stepped_at: float | None = None  # when the last one was made, in seconds since 1970
     total_evaluations: int = 0  # comparisons of all candidates
@@ -79,7 +79,7 @@ class Journal:
 
 
 def _is_value(value: Any, default: Any) -> bool:
-    """Whether a field may have a value: what its default is, or a count or reading."""
+    """Return whether a field may have a value: None if that is its default, or a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value is None and default is None
     return 0 <= value < _LARGEST and (isinstance(value, int) or type(default) is not int)

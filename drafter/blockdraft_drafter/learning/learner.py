@@ -85,7 +85,7 @@ class Learner:
         self._too_bad = self._probation.add(ended) or self._too_bad
 
     def state(self) -> dict[str, object]:
-        """Return which version drafts and how well, as values that JSON can hold."""
+        """Return the version that drafts and its τ, as values that JSON can hold."""
         ended = self._ended[self.serving.number]
         tau = estimate(ended)
         return {
@@ -123,7 +123,7 @@ class Learner:
     # On a thread.
 
     def _poll(self) -> "tuple[int, PreparedWeights, Trial] | None":
-        """Do all of `poll` but the swap; return another version that shall serve."""
+        """Do all of `poll` but the swap; return another version if that shall serve."""
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             self._roll_back(reason)
@@ -194,8 +194,8 @@ class Learner:
         before = self.serving.number
         self._method.swap(weights)
         self._serve(number, weights.fingerprint, trained=weights.trained)
-        old, known = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
-        self._ended = {before: old, number: known}
+        old, new = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
+        self._ended = {before: old, number: new}
         # A version that is rolled back to is compared with nothing: it was good before.
         self._probation = Probation(tuple(old) if number > before else ())
         self._too_bad, self._drafts, self._confirmed = None, 0, False
@@ -211,7 +211,7 @@ class Learner:
 
 @dataclass(slots=True)
 class _Watched:
-    """A sequence: its sample, and how many of its drafted tokens were accepted."""
+    """A sequence: its sample, and the tokens gained by its verified drafts."""
 
     version: int
     sample: GrowingSample
@@ -238,7 +238,7 @@ class StreamLearner:
         features: NDArray[Any],
         draft: Sequence[int],
     ) -> None:
-        """Add a sequence's part of a step that is done: the features, and the draft.
+        """Add a sequence's part of a finished step: the features, and the draft.
 
         The draft is empty if nothing was drafted.
         """

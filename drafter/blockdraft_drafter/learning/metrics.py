@@ -111,7 +111,7 @@ class LearningMetrics:
         self._verified.labels(*labels).inc()
 
     def changed(self, kind: str) -> None:
-        """Count what became of a version: "swapped", "rolled_back" or "refused"."""
+        """Count a change of versions: "swapped", "rolled_back" or "refused"."""
         self._changes[kind].inc()
 
     def serves(self, version: int) -> None:
@@ -120,7 +120,7 @@ class LearningMetrics:
         self._on_serving()
 
     def recorded(self, size_bytes: int) -> None:
-        """Count a sample, given what all of them take now."""
+        """Count a sample; `size_bytes` are those of all samples now."""
         self._samples["written"].inc()
         self._sample_bytes.set(size_bytes)
 

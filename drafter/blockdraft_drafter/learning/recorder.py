@@ -78,12 +78,12 @@ class Recorder:
         return growing
 
     def chooses(self, request_id: str) -> bool:
-        """Whether a request is in the share to be recorded; the same for each id at all times."""
+        """Return whether a request is in the share to be recorded, which follows from its id."""
         drawn = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
         return drawn < self._share * 2**64
 
     def take(self, size: int) -> bool:
-        """Return whether features of so many bytes may be kept in memory; then they have to be."""
+        """Reserve memory for `size` bytes of features; return whether there is room."""
         fits = self.held_bytes + size <= MOST_BYTES
         self._taken_bytes += size if fits else 0
         return fits
@@ -145,7 +145,7 @@ class GrowingSample:
         """Gather nothing yet."""
         self.completion_start, self.temperature = completion_start, temperature
         self.token_ids: list[int] = []
-        # Whether it will not be kept; set by the event loop or by the thread.
+        # Whether the sample is given up; set by the event loop or by the thread.
         self.lost = False
         # The part that the thread has written.
         self.file: SampleFile | None = None
@@ -170,14 +170,14 @@ class GrowingSample:
                 self._hand_over(end=False)
 
     def end(self) -> None:
-        """Keep it: the sequence has ended."""
+        """End the sequence; its sample is kept unless it is too short."""
         if len(self.token_ids) < MIN_TOKENS and not self.lost:
             self.drop("too_short")
         else:
             self._hand_over(end=True)
 
     def drop(self, cause: str | None = None) -> None:
-        """Delete it, and count why; the cause is None if another sample replaces it."""
+        """Delete the sample and count the cause, None if another sample replaces it."""
         self.lost = True
         if cause is not None:
             self._recorder.metrics.not_recorded(cause)

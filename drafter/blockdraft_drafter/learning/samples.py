@@ -102,7 +102,7 @@ class SampleStore:
                     features=file.get_tensor("features"),
                     target_fingerprint=str(about["target_fingerprint"]),
                     feature_form=str(about["feature_form"]),
-                    layer_ids=tuple(int(each) for each in about["layer_ids"]),
+                    layer_ids=tuple(int(layer_id) for layer_id in about["layer_ids"]),
                     completion_start=int(about["completion_start"]),
                     temperature=float(about["temperature"]),
                     recorded_at=float(about["recorded_at"]),
@@ -111,7 +111,7 @@ class SampleStore:
             raise SampleError(f"{path} cannot be read: {error}") from error
 
     def clear(self) -> int:
-        """Delete all samples but those that are being written; return how many there were."""
+        """Delete all samples but those that are being written; return their number."""
         sizes = self._sizes()
         names = [name for name in sizes if _NAME.fullmatch(name)]
         for name in names:
@@ -167,7 +167,7 @@ class SampleStore:
 
         The kernel frees the lock of a writer that dies.
         """
-        for name in [each for each in sizes if each.startswith(_SCRATCH)]:
+        for name in [name for name in sizes if name.startswith(_SCRATCH)]:
             path = self.directory / name
             with contextlib.suppress(OSError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -236,10 +236,10 @@ class SampleFile:
         return name
 
     def close(self) -> None:
-        """Delete it, unless it is finished; a file that cannot be deleted is swept later."""
+        """Delete the file, unless it is finished; one that cannot be deleted is swept later."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # what the disk refused before, it refuses again
+        with contextlib.suppress(OSError):  # a write that the disk refused is refused again
             self._file.close()
 
     def _write(self, data: bytes) -> None:

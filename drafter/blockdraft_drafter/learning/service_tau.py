@@ -1,4 +1,4 @@
-"""Whether as many drafted tokens are accepted from the weights that serve as before; no I/O.
+"""A test whether fewer drafted tokens are accepted from the serving weights than before; no I/O.
 
 Only the drafter's own drafts count, in sequences that one version drafted for from beginning to
 end. Steps of one sequence are alike, so the sequence and not the step is the unit that varies: τ is
@@ -24,7 +24,7 @@ MIN_SEQUENCES = 32
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One sequence's part of τ: tokens gained by so many steps with drafts of the drafter."""
+    """A sequence's part of τ: the tokens gained, and its steps with drafts of the drafter."""
 
     gained: int
     steps: int
@@ -41,20 +41,20 @@ class Tau:
 
 def estimate(ended: Sequence[Ended]) -> Tau | None:
     """Return τ over sequences; None if there are too few to tell how much they vary."""
-    steps = sum(each.steps for each in ended)
+    steps = sum(sequence.steps for sequence in ended)
     count = len(ended)
     if count < 2 or not steps:
         return None
-    mean = sum(each.gained for each in ended) / steps
-    squares = sum((each.gained - mean * each.steps) ** 2 for each in ended)
+    mean = sum(sequence.gained for sequence in ended) / steps
+    squares = sum((sequence.gained - mean * sequence.steps) ** 2 for sequence in ended)
     return Tau(mean, squares * count / (count - 1) / steps**2, steps)
 
 
 def confidence_worse(new: Tau, old: Tau) -> float:
-    """Return with which confidence, 0 to 1, a version's τ is below the other's; one-sided.
+    """Return the confidence, 0 to 1, that a version's τ is below the other's; one-sided.
 
-    Sequences vary the less the less is accepted of them, so that a few with a low mean seem surer
-    than they are. The new version's are taken to vary no less than the old one's, of which there
+    Sequences of which little is accepted vary little, so that a few with a low mean seem surer
+    than they are. The new version's are assumed to vary no less than the old one's, of which there
     are more.
     """
     expected = old.variance * old.steps / new.steps
@@ -65,10 +65,10 @@ def confidence_worse(new: Tau, old: Tau) -> float:
 
 
 def accepted_of(draft: Sequence[int], committed: Sequence[int], rows: int) -> int | None:
-    """Return how many tokens of a draft were accepted; None if it was not verified.
+    """Return the number of accepted tokens of a draft; None if it was not verified.
 
-    `committed` are the tokens that did follow its anchor, the next anchor included, and `rows` how
-    many positions were committed since, that of the anchor included.
+    `committed` are the tokens that followed its anchor, the next anchor included, and `rows` is the
+    number of positions committed since, that of the anchor included.
     """
     agreeing = 0
     for drafted, token in zip(draft, committed, strict=False):

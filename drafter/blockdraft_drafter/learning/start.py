@@ -1,4 +1,4 @@
-"""How learning begins when a drafter starts: which version serves, and its learner."""
+"""The start of learning with a drafter: the version that serves, and its learner."""
 
 import logging
 import time
@@ -41,7 +41,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LearningStart:
-    """Where learning begins: the version to serve with, and its weights."""
+    """The start of learning: the version to serve with, and its drafter."""
 
     store: VersionStore
     version: Version
@@ -51,7 +51,7 @@ class LearningStart:
 def begin_learning(
     settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
 ) -> LearningStart:
-    """Return the version to serve with; ModelError if it cannot be loaded, else OSError."""
+    """Return the version to serve with; ModelError if it cannot be loaded, or OSError."""
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
     try:
@@ -108,7 +108,7 @@ def load_current(
 def load_version(
     store: VersionStore, number: int, like: Drafter[Any], target: Checkpoint, dtype: DTypeLike
 ) -> Drafter[Any]:
-    """Load a version of the form of `like`; `ModelError` or `VersionError` if that cannot be."""
+    """Load a version of the method of `like`; `ModelError` or `VersionError` if that fails."""
     block_size = like.model.config.block_size
     drafter = load_any(store.path(number), target, block_size=block_size, dtype=dtype)
     if drafter.definition is not like.definition:
@@ -151,17 +151,19 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
     """
     logged = False
     while True:
-        made = [each for each in store.list() if each.good and each.kind == "initialized"]
-        served = (each for each in store.promoted() if has_served(store.path(each.number)))
+        candidates = [
+            version for version in store.list() if version.good and version.kind == "initialized"
+        ]
+        served = (version for version in store.promoted() if has_served(store.path(version.number)))
         # A version that has not served is loaded later, if there is another to begin with.
-        found = next(served, None) or (made[-1] if made else store.current())
-        if found is not None:
-            path = store.path(found.number)
+        version = next(served, None) or (candidates[-1] if candidates else store.current())
+        if version is not None:
+            path = store.path(version.number)
             try:
                 drafter = load_any(path, target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype)
-                return LearningStart(store, found, drafter)
+                return LearningStart(store, version, drafter)
             except ModelError as error:
-                _reject(store, found, error)
+                _reject(store, version, error)
                 continue
         if not logged:
             logger.info(

@@ -29,7 +29,7 @@ State = Literal["candidate", "promoted", "rejected", "rolled_back"]
 _NAME = re.compile(r"\d{6,}")
 _SCRATCH = ".new-"
 _DOOMED = ".old-"
-# So many versions can be rolled back: those named in `current.json` are not pruned.
+# Most versions named in `current.json`: these are not pruned, and can be rolled back to.
 _REMEMBERED = 8
 
 
@@ -39,13 +39,13 @@ class VersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What is known of a version."""
+    """The record of a version."""
 
     number: int  # from 1
     parent: int | None  # the version from whose weights it was learned; None for none
     made_at: float  # seconds since 1970
-    # Where its weights come from: a checkpoint that was given, learning, or the target's own layers
-    # or chance.
+    # Source of its weights: a checkpoint that the settings name, learning, or the target's own
+    # layers or chance.
     kind: Kind
     fingerprint: str  # of the drafter's configuration and weights
     state: State = "candidate"  # what became of it
@@ -74,11 +74,11 @@ class VersionStore:
         return self._versions / f"{number:06d}"
 
     def list(self) -> Sequence[Version]:
-        """Return all versions that can be read, oldest first."""
+        """Return the readable versions, oldest first."""
         return [*self._readable(self._numbers())][::-1]
 
     def read(self, number: int) -> Version:
-        """Return what is known of a version; `VersionError` if it is missing or damaged."""
+        """Return the record of a version; `VersionError` if it is missing or damaged."""
         path = self.path(number) / "version.json"
         try:
             version = _from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -112,7 +112,7 @@ class VersionStore:
         kind: Kind,
         fingerprint: str,
         parent: int | None = None,
-        **known: Any,
+        **fields: Any,
     ) -> Version:
         """Add a candidate with these fields of `Version`; after an `OSError` nothing of it stays.
 
@@ -120,7 +120,7 @@ class VersionStore:
         """
         with self._locked():
             number = max(self._numbers(), default=0) + 1
-            version = Version(number, parent, time.time(), kind, fingerprint, **known)
+            version = Version(number, parent, time.time(), kind, fingerprint, **fields)
             scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=self._versions))
             try:
                 write_checkpoint(scratch)
@@ -157,12 +157,12 @@ class VersionStore:
         with self._locked():
             before = self._history()
             version = self._mark(number, "promoted", reason)
-            history = [*(each for each in before if each != number), number]
+            history = [*(previous for previous in before if previous != number), number]
             base = self._base_of(history)
-            kept = history[-_REMEMBERED:]
-            if base is not None and base.number not in kept:
-                kept = [base.number, *kept]
-            self._write_history(kept)
+            kept_numbers = history[-_REMEMBERED:]
+            if base is not None and base.number not in kept_numbers:
+                kept_numbers = [base.number, *kept_numbers]
+            self._write_history(kept_numbers)
         return version
 
     def reject(self, number: int, reason: str) -> Version:
@@ -173,7 +173,7 @@ class VersionStore:
         return version
 
     def roll_back(self, reason: str) -> Version:
-        """Return to the good version that served before the current one, and return that one.
+        """Go back to the good version that served before the current one; return it.
 
         `VersionError` if there is none.
         """
@@ -196,7 +196,7 @@ class VersionStore:
         with self._locked():
             numbers = self._numbers()
             needed = {*self._history(), *numbers[-max(keep, 1) :]}
-            needed |= {each.number for each in self.list() if each.kind != "learned"}
+            needed |= {version.number for version in self.list() if version.kind != "learned"}
             doomed = [number for number in numbers if number not in needed]
             for number in doomed:
                 # Renamed first: what is half deleted must not look like a version.
@@ -206,11 +206,11 @@ class VersionStore:
         return doomed
 
     def _base_of(self, history: Sequence[int]) -> Version | None:
-        given = (version for version in self._readable(history) if version.kind != "learned")
-        return next(given, None)
+        bases = (version for version in self._readable(history) if version.kind != "learned")
+        return next(bases, None)
 
     def _readable(self, numbers: Sequence[int]) -> Iterator[Version]:
-        """Yield the readable ones of some versions, the last one first."""
+        """Yield the readable versions among these numbers, the last one first."""
         for number in reversed(numbers):
             try:
                 yield self.read(number)
@@ -223,17 +223,17 @@ class VersionStore:
         return version
 
     def _history(self) -> Sequence[int]:
-        """Return the versions promoted, the current one last.
+        """Return the numbers of promoted versions, the current one last.
 
         If the file that names them is damaged, they are those marked as promoted, by number.
         """
         try:
             entry = json.loads(self._current.read_text(encoding="utf-8"))
-            return [*(int(each) for each in entry["before"]), int(entry["version"])]
+            return [*(int(number) for number in entry["before"]), int(entry["version"])]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return [each.number for each in self.list() if each.state == "promoted"]
+            return [version.number for version in self.list() if version.state == "promoted"]
 
     def _write_history(self, history: Sequence[int]) -> None:
         *before, current = history
@@ -248,7 +248,7 @@ class VersionStore:
 
     def _numbers(self) -> Sequence[int]:
         try:
-            return sorted(int(each) for each in os.listdir(self._versions) if _NAME.fullmatch(each))
+            return sorted(int(name) for name in os.listdir(self._versions) if _NAME.fullmatch(name))
         except FileNotFoundError:
             return []
 
@@ -284,7 +284,7 @@ def _from_json(entry: Any) -> Version:
         not isinstance(version.number, int)
         or version.kind not in get_args(Kind)
         or version.state not in get_args(State)
-        or not all(each is None or math.isfinite(each) for each in measured)
+        or not all(value is None or math.isfinite(value) for value in measured)
     ):
         raise ValueError("values that no version has")
     return version

@@ -1,4 +1,4 @@
-"""The seam between a decoder and its KV cache, and attention over whole sequences."""
+"""The interface of a decoder to its KV cache, and attention over whole sequences."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -11,16 +11,16 @@ LayerCache = TypeVar("LayerCache")
 
 
 class Reach(NamedTuple):
-    """What the queries of a layer see of the context before them."""
+    """The part of the context that the queries of a layer see."""
 
-    window: int = 0  # keys so many positions away or further are invisible; 0 for none
+    window: int = 0  # keys so many positions or more before a query are invisible; 0 for none
     # Bool[Array, ""], whether the window is there, where that differs between layers of a scan.
     applies: Array | None = None
     # Float[Array, "heads"], or None: the score of one more key, whose value is zero (gpt-oss).
     sinks: Array | None = None
 
     def sees(self, key: Int[Array, "..."], query: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Return whether a key is seen by a query, by their positions, which broadcast."""
+        """Return whether queries see keys, given the positions of both, which broadcast."""
         visible = key <= query
         if not self.window:
             return visible
@@ -28,13 +28,13 @@ class Reach(NamedTuple):
         return visible & (near if self.applies is None else near | ~self.applies)
 
     def first(self, position: Int[Array, ""]) -> Int[Array, ""]:
-        """Return the first position that a query at another sees, of a layer with a window."""
+        """Return the first position that the query at `position` sees, in a layer with a window."""
         start = jnp.maximum(position - self.window + 1, 0)
         return start if self.applies is None else jnp.where(self.applies, start, 0)
 
 
 EVERYTHING = Reach()
-"""The reach of most layers: all that is before a query."""
+"""The reach of most layers: all positions up to that of the query."""
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class Attend(Protocol[LayerCache]):
         reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
-        """Return what each query attends to, and this layer's cache including `k` and `v`.
+        """Return the attention of each query, and this layer's cache including `k` and `v`.
 
         Queries and keys come normalized and rotated; scores are scaled by `head_dim ** -0.5`.
         """
@@ -64,7 +64,7 @@ class Attend(Protocol[LayerCache]):
 def softmax(
     scores: Float[Array, "batch kv_heads group queries keys"], sinks: Float[Array, " heads"] | None
 ) -> Float[Array, "batch kv_heads group queries keys"]:
-    """Return the weights of the keys, beside one more of each head's score where there are sinks.
+    """Return the weights of the keys; with sinks, each head's takes a part of their sum.
 
     `group` query heads share a key head.
     """

@@ -16,8 +16,8 @@ from blockdraft_models.decoder.rope_scaling import (
     YarnScaling,
 )
 
-# What does not change the function computed by the weights stays out of fingerprints: the same
-# weights are published under several names, context limits and stop tokens.
+# Fields that do not change the computed function stay out of fingerprints: the same weights are
+# published under several names, context limits and stop tokens.
 _NOT_ARCHITECTURE = ("name", "family", "max_position_embeddings", "bos_token_id", "eos_token_ids")
 
 # Several times what any published decoder has, and few enough to be listed one by one.
@@ -35,9 +35,9 @@ Activation = Literal["silu", "gelu_tanh", "clamped"]
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A decoder: what the module tree and its forward pass depend on.
+    """The shape of a decoder: its modules and its forward pass depend on nothing else.
 
-    What has a default is as in Llama unless a family says otherwise (`families`).
+    Defaults are those of Llama; a family may set other values (`families`).
     """
 
     name: str  # display name; takes no part in comparing checkpoints
@@ -57,18 +57,17 @@ class DecoderConfig:
     max_position_embeddings: int  # longest supported context, in tokens
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
-    family: str = "llama"  # who names and stores the weights so; see `families`
-    output_bias: bool = True  # whether attention's output has one too, where the others have
+    family: str = "llama"  # the form of configuration and weights; see `families`
+    output_bias: bool = True  # whether attention's output has a bias where the others have one
     attention_sinks: bool = False  # whether each head has a score of attending to nothing
-    # Of each layer: keys so many positions away or further are invisible, 0 for none. Empty if all
-    # layers see everything.
+    # Sliding window of each layer, as in `Reach.window`, 0 for none; empty if no layer has one.
     windows: tuple[int, ...] = ()
-    local_rope_theta: float | None = None  # of the layers with a window; None if it is the same
+    local_rope_theta: float | None = None  # of layers with a window; None if it is `rope_theta`
     rotary_dim: int | None = None  # elements of a head that are rotated; None for all
-    query_scale: float = 1.0  # what queries are multiplied with, beside `head_dim ** -0.5`
+    query_scale: float = 1.0  # factor of queries, beside `head_dim ** -0.5`
     norm_offset: float = 0.0  # added to the scales of norms, which then act in float32 (Gemma)
     output_norms: bool = False  # whether attention and MLP have a norm behind them too (Gemma)
-    embedding_scale: float = 1.0  # what embeddings are multiplied with
+    embedding_scale: float = 1.0  # factor of embeddings
     activation: Activation = "silu"
     mlp_bias: bool = False  # whether the MLP's projections, and the router, have biases
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
@@ -81,9 +80,9 @@ class DecoderConfig:
             size = getattr(self, field)
             if size < 1:
                 raise ValueError(f"{field} must be positive, got {size}")
-            most = _MOST_LAYERS if field == "num_layers" else _LARGEST_SIZE
-            if size > most:
-                raise ValueError(f"{field} must be at most {most}, got {size}")
+            maximum = _MOST_LAYERS if field == "num_layers" else _LARGEST_SIZE
+            if size > maximum:
+                raise ValueError(f"{field} must be at most {maximum}, got {size}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads ({self.num_heads}) is not a multiple of num_kv_heads "
@@ -114,32 +113,34 @@ class DecoderConfig:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
 
     def canonical_json(self) -> str:
-        """Describe the computed function, for fingerprints: JSON with sorted keys, no spaces.
+        """Return the computed function for fingerprints: JSON with sorted keys, no spaces.
 
-        What is as in Llama is left out: fields that were added must not change fingerprints.
+        Default values are left out, so that a new field changes no fingerprint.
         """
         values = asdict(self)
         architecture = {
-            each.name: values[each.name]
-            for each in fields(self)
-            if each.name not in _NOT_ARCHITECTURE and values[each.name] != each.default
+            field.name: values[field.name]
+            for field in fields(self)
+            if field.name not in _NOT_ARCHITECTURE and values[field.name] != field.default
         }
         return json.dumps(architecture, sort_keys=True, separators=(",", ":"))
 
     def plain(self, family: str, **changes: Any) -> "DecoderConfig":
-        """Return a dense decoder of the same sizes, as in Llama but for the changes."""
-        defaults = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        """Return a dense decoder of the same sizes, like Llama but for the changes."""
+        defaults = {
+            field.name: field.default for field in fields(self) if field.default is not MISSING
+        }
         scaling = self.rope_scaling if isinstance(self.rope_scaling, RopeScaling) else None
-        own = {
+        overrides = {
             "family": family,
             "intermediate_size": self.intermediate_size * max(1, self.experts_per_token),
             "rope_scaling": scaling,
             "attention_bias": False,
         }
-        return replace(self, **{**defaults, **own, **changes})
+        return replace(self, **{**defaults, **overrides, **changes})
 
     def shortened(self, layers: int) -> "DecoderConfig":
-        """Return a decoder of so many of the layers only."""
+        """Return a decoder of the first `layers` layers only."""
         return replace(self, num_layers=layers, windows=self.windows[:layers])
 
     def window(self, layer: int) -> int:

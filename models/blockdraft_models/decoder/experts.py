@@ -1,8 +1,8 @@
 """A mixture of experts: a router sends each token to a few of many gated MLPs.
 
 A token's result has the same bits however many others share the step. On CPU the experts go one
-after another over all rows, those that no row wants are skipped, and what a row does not want is
-added as zero. Elsewhere rows are sorted by expert and multiplied group by group: on TPU by the
+after another over all rows; one that no row chose is skipped, and one that a row did not choose
+adds zero to it. Elsewhere rows are sorted by expert and multiplied group by group: on TPU by the
 kernel that ships with JAX, in tiles of a fixed size (docs/adr/0059).
 """
 
@@ -34,7 +34,7 @@ from blockdraft_models.kernels import tpu
 
 
 class ExpertMaps(nnx.Module):
-    """One linear map of every expert; `weight` is [experts in out], as grouped products read it.
+    """A linear map of every expert; `weight` is [experts in out], as grouped products read it.
 
     `bias` is [experts out] or None.
     """
@@ -59,9 +59,9 @@ class ExpertMaps(nnx.Module):
 class Experts(nnx.Module):
     """The experts of one layer and their router; `router` is [experts hidden].
 
-    Where they are divided over devices, each computes what its experts add for all tokens; the
-    results are summed. In a scan over layers every weight has those of all, [layers experts ...],
-    of which `layer` is meant.
+    Where they are divided over devices, each device computes the part of its experts in all tokens'
+    results; the parts are summed. In a scan over layers every weight is a stack,
+    [layers experts ...], and `layer` is the index in it.
     """
 
     division: Division | None = None
@@ -83,8 +83,8 @@ class Experts(nnx.Module):
         """Apply to each token the experts that its router chooses."""
         chosen, shares = self._route(x)
         maps = [
-            (each.weight[...], None if each.bias is None else each.bias[...])
-            for each in (self.gate, self.up, self.down)
+            (linear.weight[...], None if linear.bias is None else linear.bias[...])
+            for linear in (self.gate, self.up, self.down)
         ]
         layer = self.layer
         if layer is None:
@@ -145,7 +145,7 @@ def _apply(
     kind: Activation,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "tokens hidden"]:
-    """Return what the experts of `maps` add up to; numbers of other experts lie outside theirs."""
+    """Return the weighted sum over the experts of `maps`; numbers outside theirs add nothing."""
     result: Array = jax.lax.platform_dependent(
         x,
         chosen,
@@ -165,16 +165,16 @@ def _one_by_one(
     maps = jax.tree.map(lambda part: part[layer], maps)
 
     def add(total: Array, expert: tuple[Array, _Maps]) -> tuple[Array, None]:
-        this, mine = expert
-        share = jnp.where(chosen == this, shares, 0.0).sum(axis=1, keepdims=True)
+        number, mine = expert
+        share = jnp.where(chosen == number, shares, 0.0).sum(axis=1, keepdims=True)
 
         def computed() -> Array:
-            gate, up = (_mapped(x, *each) for each in mine[:2])
+            gate, up = (_mapped(x, *pair) for pair in mine[:2])
             down = _mapped(activated(kind, gate) * linear_part(kind, up), *mine[2])
             return down.astype(jnp.float32) * share
 
-        wanted = jnp.any(chosen == this)
-        return total + jax.lax.cond(wanted, computed, lambda: jnp.zeros_like(total)), None
+        is_chosen = jnp.any(chosen == number)
+        return total + jax.lax.cond(is_chosen, computed, lambda: jnp.zeros_like(total)), None
 
     numbers = jnp.arange(len(maps[0][0]), dtype=chosen.dtype)
     total, _ = jax.lax.scan(add, jnp.zeros(x.shape, jnp.float32), (numbers, maps))
@@ -211,9 +211,9 @@ def _group_by_group(
         return y if bias is None else y + bias[of_row]
 
     rows = x[order // per_token]
-    gate, up = (mapped(rows, *each) for each in maps[:2])
+    gate, up = (mapped(rows, *pair) for pair in maps[:2])
     down = mapped(activated(kind, gate) * linear_part(kind, up), *maps[2])
-    # What belongs to no group is undefined.
+    # Rows of no group are undefined.
     mine = (expert[order] < layers * count)[:, None]
     down = jnp.where(mine, down.astype(jnp.float32), 0.0)
     back = jnp.zeros_like(down).at[order].set(down, unique_indices=True)

@@ -24,7 +24,7 @@ from blockdraft_models.decoder.products import project
 class FeatureProjection:
     """A linear map, and normalizations after and before it if the drafter has them; a pytree.
 
-    Before it, the outputs of the layers are normalized each by itself.
+    The normalization before it takes the output of each layer by itself.
     """
 
     weight: Any  # Float[Array, "hidden features"], as published
@@ -50,7 +50,7 @@ class FeatureProjection:
         if self.input_scale is not None:
             layers = self.input_width // self.width
             outputs, scales = (
-                jnp.split(each, layers, axis=-1) for each in (features, self.input_scale)
+                jnp.split(array, layers, axis=-1) for array in (features, self.input_scale)
             )
             normalized = map(partial(normalize, eps=self.eps), outputs, scales)
             features = jnp.concatenate(list(normalized), axis=-1)
@@ -58,7 +58,7 @@ class FeatureProjection:
         return hidden if self.scale is None else normalize(hidden, self.scale, self.eps)
 
     def arrays(self) -> list[Any]:
-        """Return all arrays in the order in which they are sent; None for those it lacks."""
+        """Return the weight and both scales, in the order of sending; None for one it lacks."""
         return [self.weight, self.scale, self.input_scale]
 
     def fingerprint(self) -> str:
@@ -66,7 +66,7 @@ class FeatureProjection:
         digest = hashlib.blake2b(digest_size=8)
         for array in self.arrays():
             if array is not None:
-                # With features of one layer it looks like the other scale.
+                # With features of one layer it has the shape of the other scale.
                 digest.update(b"input" if array is self.input_scale else b"")
                 elements = np.ascontiguousarray(array)
                 digest.update(f"{elements.dtype.name}{elements.shape}".encode())

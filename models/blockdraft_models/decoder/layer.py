@@ -1,4 +1,4 @@
-"""One decoder layer, and what it is made of: linear maps, RMS normalization, embedding.
+"""Parts of decoder layers: linear maps, RMS normalization, embedding, projections, MLP.
 
 Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
 it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules can be built where
@@ -33,7 +33,7 @@ from blockdraft_models.decoder.stored import Format, LayerMatrix, StoredMatrix, 
 from blockdraft_models.kernels import calls, tpu
 
 LAYER_SCOPE = "decoder_layer"
-"""Under this name profiles and compiled programs show what a layer does."""
+"""Name of a layer's operations in profiles and compiled programs."""
 
 
 def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
@@ -56,11 +56,11 @@ class Linear(nnx.Module):
     Attributes:
         weight: [out in], or [layers out in] if there is a layer; int8 if there is a scale; bytes of
             blocks if there is a format.
-        layer: Which one of the stack it is, or None.
-        format: Of GGUF, or None.
+        layer: Index in the stack, or None.
+        format: GGUF format of the weight, or None.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
-        division: How devices share the weight, or None for a single one.
+        division: Division of the weight among devices; None for a single device.
     """
 
     division: Division | None = None
@@ -88,18 +88,18 @@ class Linear(nnx.Module):
 
     @property
     def matrix(self) -> Matrix:
-        """What rows are multiplied with."""
+        """The weight as an operand of `project`."""
         weight = self.weight[...]
         if self.layer is not None:
             return LayerMatrix(weight, self.layer)
         return weight if self.format is None else StoredMatrix(weight, self.format)
 
     def hold_stored(self, format: Format) -> None:
-        """Give the weight the form of a format of GGUF, zeros."""
+        """Replace the weight by zeros in a GGUF format."""
         self.weight, self.format = _stored_parameter(self.weight, format), format
 
     def hold_int8(self) -> None:
-        """Give the weight the form that `quantization.py` fills: int8 with scales, zeros."""
+        """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
         rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
         self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
         self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
@@ -116,7 +116,7 @@ class RMSNorm(nnx.Module):
     """Root-mean-square normalization over the last axis, computed in float32.
 
     `heads` is the logical name of the axis before the last, or None where each token is one row;
-    `division` says how devices share what is normalized, None for a single one.
+    `division` is that of the rows among devices, None for a single device.
     """
 
     division: Division | None = None
@@ -147,9 +147,9 @@ def normalize(
     offset: float = 0.0,
     division: Division | None = None,
 ) -> Float[Array, "*rows width"]:
-    """Compute what an `RMSNorm` of this scale does; `eps` is added to the mean square.
+    """Normalize as an `RMSNorm` of this scale does; `eps` is added to the mean square.
 
-    The division is one of `x`. Without it a TPU adds up as XLA likes.
+    The division is that of `x`. Without it, XLA chooses the order of sums on TPU.
     """
 
     def in_rows(function: Callable[[Array, Array], Array], x: Array, scale: Array) -> Array:
@@ -192,7 +192,7 @@ def _plain_normalize(
 class Embedding(nnx.Module):
     """Token embedding, also usable as a tied head.
 
-    `format` is one of GGUF, or None; `division` is how devices share the table, None for one.
+    `format` is the table's GGUF format, or None; `division` is that of the table among devices.
     """
 
     division: Division | None = None
@@ -206,13 +206,13 @@ class Embedding(nnx.Module):
 
     @property
     def matrix(self) -> Array | StoredMatrix:
-        """What rows are multiplied with, [vocab hidden]."""
+        """The table as an operand of `project`, [vocab hidden]."""
         return (
             self.table[...] if self.format is None else StoredMatrix(self.table[...], self.format)
         )
 
     def hold_stored(self, format: Format) -> None:
-        """Give the table the form of a format of GGUF, zeros."""
+        """Replace the table by zeros in a GGUF format."""
         self.table, self.format = _stored_parameter(self.table, format), format
 
     def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
@@ -242,7 +242,7 @@ class AttentionProjections(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initialize projections of inputs that are `hidden_size` wide unless told otherwise."""
+        """Initialize projections of inputs that are `input_size` wide, by default `hidden_size`."""
         self.config = config
         hidden = config.hidden_size
         inputs = hidden if input_size is None else input_size
@@ -299,14 +299,14 @@ def norm(
     dtype: DTypeLike,
     heads: str | None = None,
 ) -> RMSNorm:
-    """Return a norm as a decoder has them."""
+    """Return a norm with the epsilon and the offset of a decoder."""
     eps, offset = config.rms_norm_eps, config.norm_offset
     return RMSNorm(width, eps, axis=axis, heads=heads, offset=offset, dtype=dtype)
 
 
 # The numbers of the clamped activation are those of gpt-oss, which has no other.
 def activated(kind: Activation, gate: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
-    """Return the factor that a gated MLP makes of its gate."""
+    """Return the factor of a gated MLP that comes from its gate."""
     if kind == "silu":
         return jax.nn.silu(gate)
     if kind == "gelu_tanh":
@@ -316,7 +316,7 @@ def activated(kind: Activation, gate: Float[Array, "*rows inner"]) -> Float[Arra
 
 
 def linear_part(kind: Activation, up: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
-    """Return the other factor."""
+    """Return the factor of a gated MLP that comes from its up projection."""
     return jnp.clip(up, -7.0, 7.0) + 1 if kind == "clamped" else up
 
 

@@ -19,7 +19,7 @@ from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
 
 
 class DecoderOutput(NamedTuple):
-    """What one forward pass computed; a pytree, so jitted functions may return it whole."""
+    """The results of one forward pass; a pytree, so jitted functions may return it whole."""
 
     hidden: Array  # Float[Array, "tokens hidden"], after the final norm: the input of `logits`
     # Float[Array, "tokens n_captured*hidden"], the outputs of the captured layers side by side, in
@@ -59,7 +59,7 @@ class Decoder(nnx.Module):
 
     @property
     def cache_count(self) -> int:
-        """How many caches a call takes: one per layer."""
+        """Number of caches that a call takes: one per layer."""
         return len(self.layers)
 
     def divide(self, mesh: Mesh) -> None:
@@ -91,8 +91,8 @@ class Decoder(nnx.Module):
         """Run all layers over a flat batch of tokens of any number of sequences.
 
         A position is that of a token in its own sequence. `cache_count` opaque caches are passed
-        to `attend`. `capture` has the layers, as in `target_layer_ids` of DFlash checkpoints, whose
-        outputs (after the residual) to return.
+        to `attend`. `capture` lists the layers whose outputs (after the residual) to return, as
+        `target_layer_ids` of DFlash checkpoints does.
         """
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")

@@ -3,8 +3,8 @@
 A position must get the same bits in a step of any shape. XLA adds up a product in an order that it
 chooses by the number of rows, so CPU and TPU have kernels of our own. Where a CPU's cannot be had,
 rows are multiplied in tiles of a fixed number, in a loop whose body is one and the same for every
-step (docs/adr/0057, docs/adr/0059). Training needs no order: what is differentiated is computed as
-XLA likes.
+step (docs/adr/0057, docs/adr/0059). Training needs no fixed order: XLA chooses that of functions
+which are differentiated.
 """
 
 import math
@@ -69,7 +69,7 @@ def project(
 ) -> Float[Array, "rows out"]:
     """Compute `x @ weight.T`; sums are float32.
 
-    The result has the dtype of the rows when None. Without a division a TPU adds up as XLA likes.
+    A `dtype` of None is that of the rows. Without a division, XLA chooses the order on TPU.
     """
     name = jnp.dtype(dtype or x.dtype).name
     if division is None:
@@ -146,7 +146,7 @@ def map_tiles(
     function: Callable[[Float[Array, "tile in"]], Float[Array, "tile out"]],
     x: Float[Array, "rows in"],
 ) -> Float[Array, "rows out"]:
-    """Apply a function of `TILE_ROWS` rows to as many as there are, tile by tile."""
+    """Apply a function of `TILE_ROWS` rows to any number of rows, tile by tile."""
     row_count = x.shape[0]
     x = jnp.pad(x, ((0, -row_count % TILE_ROWS), (0, 0)))
     result = jax.eval_shape(function, jax.ShapeDtypeStruct((TILE_ROWS, x.shape[1]), x.dtype))
@@ -174,8 +174,8 @@ def row_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
 
 
 def _halved_sums(x: Float[Array, "*rows width"]) -> Float[Array, "*rows"]:
-    """Add up both halves of each row, again and again; zeros fill it up."""
-    # A square of before must not become part of the first addition, by fused instructions.
+    """Add the halves of each zero-padded row, again and again, until one number is left."""
+    # A square computed before must not be fused into the first addition.
     x = jax.lax.optimization_barrier(x)
     width = x.shape[-1]
     size = 1 << max(width - 1, 0).bit_length()
@@ -193,7 +193,7 @@ def share_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
 
 
 def sums_in_whole_numbers(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
-    """Add up the same as multiples of 2**-48, whose sum is one in any order and on many devices."""
+    """Return `share_sums` as sums of multiples of 2**-48, the same in any order of adding."""
     total = jnp.zeros(x.shape[:-1], jnp.float32)
     for place in range(1, 5):
         x = x * 2.0**_PLACE_BITS
@@ -208,7 +208,7 @@ def log_share_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
     """Return the natural logarithms of `share_sums`, the same for any number of rows."""
     sums = share_sums(x)
     # Logarithms of whole vectors and of single numbers are computed in different ways on CPU.
-    # The barriers keep XLA from computing only those that are wanted.
+    # The barriers keep XLA from computing only the rows that are returned.
     whole = jnp.pad(sums, (0, -sums.shape[0] % _VECTOR), constant_values=1.0)
     logs: Array = jax.lax.optimization_barrier(jnp.log(jax.lax.optimization_barrier(whole)))
     return logs[: sums.shape[0]]

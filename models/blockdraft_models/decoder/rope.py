@@ -32,7 +32,7 @@ def base_frequencies(width: int, theta: float) -> Frequencies:
 
 
 def divisors(scaling: AnyRopeScaling, frequencies: Frequencies, theta: float) -> Frequencies:
-    """Return by how much each frequency of base `theta` is slowed, in float64."""
+    """Return the divisor of each frequency of base `theta`, in float64."""
     if isinstance(scaling, LinearScaling):
         return np.full_like(frequencies, scaling.factor)
     if isinstance(scaling, RopeScaling):
@@ -41,8 +41,8 @@ def divisors(scaling: AnyRopeScaling, frequencies: Frequencies, theta: float) ->
         smooth = (turns - scaling.low_freq_factor) / (
             scaling.high_freq_factor - scaling.low_freq_factor
         )
-        kept = np.clip(smooth, 0.0, 1.0)
-        return np.asarray(1.0 / (kept + (1.0 - kept) / scaling.factor))
+        share = np.clip(smooth, 0.0, 1.0)
+        return np.asarray(1.0 / (share + (1.0 - share) / scaling.factor))
     if isinstance(scaling, YarnScaling):
         ramp = _yarn_ramp(scaling, len(frequencies), theta)
         return np.asarray(1.0 / (ramp / scaling.factor + 1.0 - ramp))
@@ -50,7 +50,7 @@ def divisors(scaling: AnyRopeScaling, frequencies: Frequencies, theta: float) ->
 
 
 def _yarn_ramp(scaling: YarnScaling, half: int, theta: float) -> Frequencies:
-    """Return 0 for what turns `beta_fast` times in the original context, 1 for what is slow."""
+    """Return a ramp over frequencies, from 0 at `beta_fast` turns to 1 at `beta_slow`."""
 
     def dimension(turns: float) -> float:
         wavelength = scaling.original_max_position_embeddings / (turns * 2 * math.pi)
@@ -66,7 +66,7 @@ def _yarn_ramp(scaling: YarnScaling, half: int, theta: float) -> Frequencies:
 def rotary_tables(
     config: DecoderConfig, positions: Int[Array, " tokens"], *, local: bool = False
 ) -> Rotary:
-    """Return every token's rotations, once for all layers, or for those with a window (`local`).
+    """Return every token's rotations for all layers, or for those with a window (`local`).
 
     In float32: bfloat16 would rotate neighbouring positions beyond a few hundred by equal angles.
     """
@@ -92,7 +92,7 @@ def rotate(
 ) -> Float[Array, "tokens heads head_dim"]:
     """Rotate dimension i against dimension i + half of every head, in float32.
 
-    What lies beyond twice `half` is left alone.
+    Dimensions from twice `half` on stay as they are.
     """
     width = 2 * cos.shape[1]
     if width < x.shape[-1]:

@@ -1,4 +1,4 @@
-"""How published models stretch the rotary frequencies for longer contexts."""
+"""Scalings by which published models stretch the rotary frequencies for longer contexts."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class RopeScaling:
     """Llama 3's stretching of the low rotary frequencies ("llama3" in `rope_scaling`)."""
 
-    factor: float  # by how much the lowest frequencies are slowed
+    factor: float  # divisor of the lowest frequencies
     # Wavelengths above `original_max_position_embeddings / low_freq_factor` are slowed by the whole
     # `factor`.
     low_freq_factor: float
@@ -31,12 +31,12 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """All frequencies slowed by the same factor ("linear")."""
+    """The same factor for all frequencies ("linear")."""
 
     factor: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no factor."""
+        """Refuse values that are no factor."""
         _check_factor(self.factor)
 
 
@@ -44,11 +44,11 @@ class LinearScaling:
 class YarnScaling:
     """YaRN (arXiv 2309.00071, section 3.2 to 3.4)."""
 
-    factor: float  # by how much what turns slowly is slowed
-    beta_fast: float  # turns in the original context from which on nothing is slowed
-    beta_slow: float  # turns up to which all is slowed
+    factor: float  # divisor of low frequencies
+    beta_fast: float  # turns in the original context from which on frequencies stay the same
+    beta_slow: float  # turns up to which the whole factor applies
     original_max_position_embeddings: int
-    attention_factor: float  # what rotated queries and keys are multiplied with
+    attention_factor: float  # factor of rotated queries and keys
     truncate: bool = True  # whether the ends of the ramp are whole dimensions
 
     def __post_init__(self) -> None:
@@ -64,11 +64,11 @@ class YarnScaling:
 class LongRopeScaling:
     """LongRoPE (arXiv 2402.13753) within the original context, where its short factors hold."""
 
-    short_factors: tuple[float, ...]  # by how much each frequency is slowed
-    attention_factor: float  # what rotated queries and keys are multiplied with
+    short_factors: tuple[float, ...]  # divisor of each frequency
+    attention_factor: float  # factor of rotated queries and keys
 
     def __post_init__(self) -> None:
-        """Refuse what are no factors."""
+        """Refuse values that are no factors."""
         if not all(
             0 < factor < math.inf for factor in (*self.short_factors, self.attention_factor)
         ):

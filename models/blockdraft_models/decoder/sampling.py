@@ -1,9 +1,9 @@
-"""How tokens are sampled: by Gumbel noise of seed and position, among those that filters leave.
+"""Sampling of tokens: by Gumbel noise of seed and position, among those that filters leave.
 
-Serving and the making of corpora choose with the same Gumbel noise, so that the service gives the
-same completion when asked with the same seed and temperature (docs/adr/0003).
-Target and drafter choose under the same filters: top-k, then top-p of the rest, then min-p. These
-keep whole sets of equal logits and are computed by bisection on the logits' bits, not by sorting: a
+Serving and corpora use the same Gumbel noise, so that the service repeats a corpus's completion
+when it gets the same seed and temperature (docs/adr/0003).
+Target and drafter use the same filters: top-k, then top-p of the rest, then min-p. These keep or
+drop equal logits together. They are computed by bisection on the logits' bits, not by sorting: a
 sort of the vocabulary per position is slow on every platform (docs/adr/0008).
 """
 
@@ -23,7 +23,7 @@ _SEED_BITS = 64
 # Probabilities are added up as multiples of one over this number.
 _PROBABILITY_STEPS = 2**30
 _LEAST = -(2**31)
-# By how many bits the rounds of Threefry-2x32 rotate.
+# Bits by which the rounds of Threefry-2x32 rotate.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -40,7 +40,7 @@ class SamplingArrays(NamedTuple):
 def pack_sampling(options: Sequence[Sampling], size: int) -> SamplingArrays:
     """Return the sampling options of each row in NumPy arrays, padded with greedy ones to `size`.
 
-    Of a negative seed the low 64 bits count.
+    A negative seed counts by its low 64 bits.
     """
     padded = [*options, *[GREEDY] * (size - len(options))]
 
@@ -70,16 +70,16 @@ def gumbel_noise(
 ) -> Float[Array, "choices some"]:
     """Return standard Gumbel noise of some tokens, for the choice at each absolute position.
 
-    It is what `jax.random.gumbel` gives for the seed's threefry key with the position folded in, to
-    the last bit, where `jax_threefry_partitionable` is set: the random bits of a token are its id,
-    enciphered. On CPU, JAX loops over the rounds with all tokens, which takes up to three times as
-    long.
+    Its bits are those of `jax.random.gumbel` for the seed's threefry key with the position folded
+    in, where `jax_threefry_partitionable` is set: the random bits of a token are its id,
+    enciphered. On CPU, JAX itself takes up to three times as long, since it loops over the rounds
+    with all tokens.
     """
     first, second = _threefry(seed[:, 0], seed[:, 1], position.astype(jnp.uint32))
     words = _threefry(first[:, None], second[:, None], token_ids.astype(jnp.uint32)[None, :])
-    one = jnp.uint32(0x3F800000)
+    one_bits = jnp.uint32(0x3F800000)
     mantissa = (words[0] ^ words[1]) >> jnp.uint32(9)
-    uniform = jax.lax.bitcast_convert_type(mantissa | one, jnp.float32) - 1.0
+    uniform = jax.lax.bitcast_convert_type(mantissa | one_bits, jnp.float32) - 1.0
     return -jnp.log(-jnp.log(jnp.maximum(uniform, np.finfo(np.float32).tiny)))
 
 
@@ -113,7 +113,7 @@ def filter_logits(
 
 
 def first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
-    """Return `argmax` of each row by operations that CPU computes several at a time."""
+    """Return the `argmax` of each row, by operations that a CPU vectorizes."""
     index: Int[Array, " rows"] = jax.lax.platform_dependent(
         values, cpu=_first_greatest_by_blocks, default=_first_greatest_at_once
     )
@@ -128,7 +128,7 @@ def _first_greatest_at_once(values: Float[Array, "rows width"]) -> Int[Array, " 
 
 
 def _first_greatest_by_blocks(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
-    """Return the same, reading all values once, and again only a block that has the greatest."""
+    """Return the same; read all values once, and again only the first block with the greatest."""
     rows, width = values.shape
     # About as many blocks as there are values in one, if the width can be divided so.
     size = next(size for size in range(2 * math.isqrt(width), 0, -1) if width % size == 0)
@@ -144,27 +144,27 @@ def _filtered(
     vocab_size = logits.shape[-1]
     order = _ordered_bits(logits)
     top_k = jnp.where(options.top_k > 0, options.top_k, vocab_size)
-    # A threshold that no row asks for is not searched for: the search is what takes the time.
+    # A threshold that no row needs is not searched for: the search takes most of the time.
     everything = jnp.full(order.shape[:1], _LEAST, jnp.int32)
     kth = jax.lax.cond(
         jnp.any(options.top_k > 0),
-        lambda: _largest_threshold(order, lambda kept: kept.sum(axis=-1) >= top_k),
+        lambda: _largest_threshold(order, lambda mask: mask.sum(axis=-1) >= top_k),
         lambda: everything,
     )
     logits = jnp.where(order >= kth[:, None], logits, -jnp.inf)
 
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities = weights / share_sums(weights)[:, None]
-    # Whole numbers have the same sum in any order, so no shape of a step cuts elsewhere.
+    # Whole numbers have the same sum in any order, so every shape of a step cuts at the same place.
     shares = jnp.round(probabilities * _PROBABILITY_STEPS).astype(jnp.int32)
-    wanted = jnp.round(options.top_p * _PROBABILITY_STEPS).astype(jnp.int32)
+    nucleus_shares = jnp.round(options.top_p * _PROBABILITY_STEPS).astype(jnp.int32)
     # Rounding may leave the whole sum under top_p = 1; then everything stays.
     whole = options.top_p >= 1.0
     nucleus = jax.lax.cond(
         jnp.all(whole),
         lambda: everything,
         lambda: _largest_threshold(
-            order, lambda kept: jnp.where(kept, shares, 0).sum(axis=-1) >= wanted
+            order, lambda mask: jnp.where(mask, shares, 0).sum(axis=-1) >= nucleus_shares
         ),
     )
     keep = whole[:, None] | (order >= nucleus[:, None])

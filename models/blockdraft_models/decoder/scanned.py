@@ -26,15 +26,15 @@ class ScannedDecoder(Decoder):
     """The function of a `Decoder`, with every layer's weights stacked along a leading axis.
 
     There is one cache instead of one per layer, threaded through the layers in order: `attend`
-    takes it, and returns it as the next layer shall find it. An array that holds all layers is
-    so updated in place, which slicing a layer out of it would not be.
+    takes it, and returns it for the next layer. So an array of all layers is updated in place,
+    while a slice of one layer would be a copy.
 
     Attributes:
         layer: One decoder layer; each of its weights is [layers, ...].
     """
 
     def __init__(self, decoder: Decoder, placement: Placement | None = None) -> None:
-        """Stack the layers of a decoder, which cannot be used afterwards, where they were placed.
+        """Stack the layers of a decoder where they are placed; it cannot be used afterwards.
 
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
@@ -47,15 +47,15 @@ class ScannedDecoder(Decoder):
         stacked = {}
         for path, variable in states[0].items():
             axes = (LAYERS, *variable.get_metadata()["out_sharding"])
-            where = None if placement is None else placement.sharding(axes, self.config)
-            weight = _stack([state[path].get_raw_value() for state in states], where)
+            sharding = None if placement is None else placement.sharding(axes, self.config)
+            weight = _stack([state[path].get_raw_value() for state in states], sharding)
             stacked[path] = nnx.Param(weight, out_sharding=axes, eager_sharding=False)
         graph = nnx.graphdef(decoder.layers[0])
         self.layer = nnx.merge(graph, nnx.from_flat_state(stacked))
 
     @property
     def cache_count(self) -> int:
-        """How many caches a call takes: the one for all layers."""
+        """Number of caches that a call takes: one for all layers."""
         return 1
 
     def _run_layers(
@@ -67,14 +67,14 @@ class ScannedDecoder(Decoder):
         capture: tuple[int, ...],
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         [cache] = caches
-        # A layer of these would be copied, and they are nearly all of the weights.
+        # Slicing a layer out of matrices would copy it, and they are nearly all of the weights.
         graph, *states = nnx.split(self.layer, _is_matrix, ...)
         matrices, stack = states
-        # The place of each layer's output among the captured; the last one is for the others.
-        wanted = sorted(set(capture))
+        # The place of each layer's output; the last place is for layers that are not captured.
+        captured_ids = sorted(set(capture))
         places = jnp.array(
             [
-                wanted.index(layer_id) if layer_id in wanted else len(wanted)
+                captured_ids.index(layer_id) if layer_id in captured_ids else len(captured_ids)
                 for layer_id in range(self.config.num_layers)
             ],
             jnp.int32,
@@ -94,16 +94,16 @@ class ScannedDecoder(Decoder):
                 if rotaries[1] is not rotary:
                     both = zip(*rotaries, strict=True)
                     rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
-            one = nnx.merge(graph, matrices, weights)
-            _choose_layer(one, number)
-            x, cache = one(x, rotary, cache, attend, reach)
+            decoder_layer = nnx.merge(graph, matrices, weights)
+            _choose_layer(decoder_layer, number)
+            x, cache = decoder_layer(x, rotary, cache, attend, reach)
             return (x, cache, outputs.at[place].set(x)), None
 
-        outputs = jnp.zeros((len(wanted) + 1, *x.shape), x.dtype)
+        outputs = jnp.zeros((len(captured_ids) + 1, *x.shape), x.dtype)
         numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
         of_layers = (stack, places, jnp.array(windows) > 0 if windows else None, numbers)
         (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
-        captured = [outputs[wanted.index(layer_id)] for layer_id in capture]
+        captured = [outputs[captured_ids.index(layer_id)] for layer_id in capture]
         empty = jnp.zeros((x.shape[0], 0), x.dtype)
         return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
 
@@ -119,10 +119,10 @@ def _choose_layer(layer: DecoderLayer, number: Int[Array, ""]) -> None:
             part.layer = number
 
 
-def _stack(parts: list[Array], where: NamedSharding | None) -> Shaped[Array, "layers ..."]:
+def _stack(parts: list[Array], sharding: NamedSharding | None) -> Shaped[Array, "layers ..."]:
     if isinstance(parts[0], jax.core.Tracer):
         return jnp.stack(parts)
-    stack = jax.jit(lambda parts: jnp.stack(parts), out_shardings=where)
+    stack = jax.jit(lambda parts: jnp.stack(parts), out_shardings=sharding)
     stacked: Array = jax.block_until_ready(stack(parts))
     for part in parts:
         part.delete()

@@ -30,18 +30,18 @@ MODEL_AXIS = "model"
 
 
 def model_mesh(devices: Sequence[jax.Device]) -> Mesh:
-    """Return devices in a row, over which XLA divides what a model computes."""
+    """Return a row of devices, over which XLA divides the computation of a model."""
     return Mesh(np.asarray(devices), (MODEL_AXIS,), axis_types=(AxisType.Auto,))
 
 
 class Division(NamedTuple):
-    """How the devices of a mesh hold a weight, each of whose products they compute together."""
+    """The division of a weight among the devices of a mesh, which compute its products together."""
 
     mesh: Mesh
-    axis: int | None  # of the weight, of which each device holds a part; None if it holds all
+    axis: int | None  # divided axis of the weight; None if each device holds all of it
 
     def spec(self, leading: int = 0) -> PartitionSpec:
-        """Return that of the weight, which may be stacked along some axes more."""
+        """Return the partition of the weight, stacked along `leading` more axes."""
         if self.axis is None:
             return PartitionSpec()
         return PartitionSpec(*[None] * (leading + self.axis), MODEL_AXIS)
@@ -75,7 +75,7 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec(*names))
 
     def division(self, axes: Axes, config: DecoderConfig) -> Division:
-        """Return the same for those who compute with the weight."""
+        """Return the division of a weight with these axes."""
         names = tuple(self.sharding(axes, config).spec)
         divided = MODEL_AXIS in names and self.mesh.size > 1
         return Division(self.mesh, names.index(MODEL_AXIS) if divided else None)
@@ -84,7 +84,7 @@ class Placement:
 def sum_over_devices(
     part: Float[Array, "rows width"], dtype: DTypeLike
 ) -> Float[Array, "rows width"]:
-    """Add up what the devices of `MODEL_AXIS` have, in their order, and round once to `dtype`.
+    """Add up the parts of the devices of `MODEL_AXIS` in their order; round once to `dtype`.
 
     An all-reduce adds in an order that depends on the size of the array and on the place in it.
     Here each device adds up some columns of all rows and gives the others its result, which sends
@@ -103,24 +103,24 @@ def sum_over_devices(
 def state_shapes(state: Any, config: DecoderConfig, placement: Placement | None) -> Any:
     """Return the shapes of a model's weights, placed by the axes that they name.
 
-    `state` holds the weights, or what `nnx.eval_shape` makes of them.
+    `state` holds the weights, or the shapes that `nnx.eval_shape` returns.
     """
 
     def shape(variable: Any) -> Any:
         weight = variable.get_raw_value()
-        where = None
+        sharding = None
         if placement is not None:
-            where = placement.sharding(variable.get_metadata()["out_sharding"], config)
-        return variable.replace(jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=where))
+            sharding = placement.sharding(variable.get_metadata()["out_sharding"], config)
+        return variable.replace(jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=sharding))
 
     return jax.tree.map(shape, state, is_leaf=lambda node: isinstance(node, nnx.Variable))
 
 
 def placement_on_all_devices() -> Placement | None:
-    """Return where a process that owns all its devices puts a model.
+    """Return the placement of a model in a process that owns all its devices.
 
-    None stands for a single device, unless that is a TPU: there a mesh of one also says that its
-    kernels are to be used.
+    None stands for a single device that is no TPU. A single TPU gets a mesh, so that its kernels
+    are used.
     """
     if jax.default_backend() != "tpu" and jax.device_count() == 1:
         return None

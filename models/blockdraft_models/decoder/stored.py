@@ -1,4 +1,4 @@
-"""Matrices as they are held: in a format of GGUF, or among those of all layers."""
+"""Matrices in stored forms: in a GGUF format, or in a stack of all layers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -18,20 +18,20 @@ _HALF = 2  # bytes of a scale or an offset
 
 
 def row_bytes(format: Format, columns: int) -> int:
-    """Return how many bytes a row of so many elements takes."""
+    """Return the bytes of a row of `columns` elements."""
     return columns // _BLOCK_ELEMENTS * _BLOCK_BYTES[format]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """Rows of whole blocks; a pytree."""
+    """A matrix in a GGUF format, in rows of whole blocks; a pytree."""
 
     blocks: Any  # UInt8[Array, "out row_bytes"]
     format: Format = field(metadata={"static": True})
 
     def dequantized(self) -> Float32[Array, "out in"]:
-        """Return the elements that it stands for."""
+        """Return the elements as float32."""
         rows = self.blocks.shape[0]
         blocks = self.blocks.reshape(rows, -1, _BLOCK_BYTES[self.format])
         scale = _half_floats(blocks[..., :_HALF])
@@ -56,7 +56,7 @@ class StoredMatrix:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class LayerMatrix:
-    """One layer's matrix, which to slice out of the stack would copy; a pytree."""
+    """One layer's matrix in a stack, out of which slicing would copy it; a pytree."""
 
     stack: Any  # Real[Array, "layers out in"]
     layer: Any  # Int[Array, ""]

@@ -1,5 +1,5 @@
-"""The families of decoders that load: how each writes its configuration and names its weights.
+"""The families of decoders: the form of their configurations and the names of their weights.
 
-A new one is a module here and a row in `table.FAMILIES`; what it computes that no other does is a
-field of `DecoderConfig`.
+A new family is a module here and a row in `table.FAMILIES`; a computation that no other family has
+becomes a field of `DecoderConfig`.
 """

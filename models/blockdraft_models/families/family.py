@@ -1,4 +1,4 @@
-"""What a family is, and what its members' configurations have in common."""
+"""The definition of a family, and the parts that all configurations share."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +18,8 @@ from blockdraft_models.families.tensors import LayerNames, TensorName
 Published = Mapping[str, Any]
 """A parsed `config.json`, or a section of it."""
 
-# What every family reads of a `config.json`, and what a file means that lacks it; None where it has
-# to be there or follows from others. Values are those of transformers here and in `Family`.
+# Keys of a `config.json` that every family reads, and the values that missing ones stand for; None
+# for keys that are required or follow from others. Values here and in `Family` are transformers'.
 _DEFAULTS: Published = {
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim")),
@@ -31,9 +31,9 @@ _DEFAULTS: Published = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
 }
-# What only one value is supported of.
+# Keys of which only this value is supported.
 _ONLY: Published = {"hidden_act": "silu", "mlp_bias": False}
-# What does not change the function: training, how transformers runs or generates, other programs.
+# Keys that do not change the function: of training, of running transformers, of other programs.
 _UNREAD = """
 architectures auto_map dtype torch_dtype transformers_version transformers.js_config name_or_path
 initializer_range attention_dropout hidden_dropout embd_pdrop resid_pdrop pretraining_tp
@@ -54,25 +54,25 @@ class Family:
     """Decoders that write configurations and name weights in one way."""
 
     model_type: str  # in `config.json`, and `DecoderConfig.family`
-    # What of a `config.json` is this family's own, as fields of `DecoderConfig`; a ValueError says
-    # what is not supported.
+    # Reads the family's own keys of a `config.json` into fields of `DecoderConfig`; a ValueError
+    # says what is not supported.
     fields: Callable[[Published], dict[str, Any]]
     layer: Callable[[LayerNames], Iterator[TensorName]]  # every weight of a layer, each once
     gguf: str | None = None  # architecture in GGUF files; None if those are not read
     same_as: tuple[str, ...] = ()  # further model types of the same form
-    defaults: Published = field(default_factory=dict)  # what else it reads, or takes otherwise
-    only: Published = field(default_factory=dict)  # what only one value is supported of
+    defaults: Published = field(default_factory=dict)  # further keys, or other values of them
+    only: Published = field(default_factory=dict)  # further keys with one value
 
     @property
     def keys(self) -> Published:
-        """What is read of a `config.json`, with what a file means that lacks it."""
+        """The keys of a `config.json` that are read, and the values of missing ones."""
         return {**_DEFAULTS, **_ONLY, **self.defaults, **self.only}
 
     def check_read(self, config: Published) -> None:
-        """Refuse, by a ValueError, a `config.json` that sets what would not be read."""
-        known = WITHOUT_EFFECT.union(self.keys)
+        """Refuse, by a ValueError, a `config.json` that sets a key which is not read."""
+        known_names = WITHOUT_EFFECT.union(self.keys)
         for name, value in config.items():
-            if value and name not in known and not name.startswith(("_", "unsloth_")):
+            if value and name not in known_names and not name.startswith(("_", "unsloth_")):
                 raise ValueError(
                     f"{name[:50]} in config.json is not supported; remove it if the model computes "
                     "the same without it"
@@ -80,14 +80,14 @@ class Family:
 
 
 def required(values: Published, name: str) -> Any:
-    """Return what has to be there and not null."""
+    """Return a value that has to be there and not null."""
     if values.get(name) is None:
         raise ValueError(f"model metadata lacks {name!r}")
     return values[name]
 
 
 def count(values: Published, name: str, default: int | None = None) -> int:
-    """Return a whole number, or the default if it is absent or null; None if it has to be there."""
+    """Return a whole number, or `default` if it is absent or null; None makes it required."""
     value = required(values, name) if default is None else values.get(name)
     if value is None:
         return default or 0
@@ -98,12 +98,12 @@ def count(values: Published, name: str, default: int | None = None) -> int:
 
 def section(values: Published, name: str) -> Published:
     """Return the JSON object under a key of another; empty if it is absent or null."""
-    found = values.get(name)
-    if found is None:
+    value = values.get(name)
+    if value is None:
         return {}
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{name} must be an object, got {type(found).__name__}")
-    return found
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {type(value).__name__}")
+    return value
 
 
 def number(values: Published, name: str) -> float:
@@ -125,9 +125,9 @@ def windows(config: Published, default: str = "full_attention") -> tuple[int, ..
 
 
 def rope(config: Published, parameters: Published | None = None) -> dict[str, Any]:
-    """Return how heads are rotated, as fields of `DecoderConfig`.
+    """Return the rotation of heads, as fields of `DecoderConfig`.
 
-    transformers 5 moved all of it into `rope_parameters`; of older files, `rope_scaling` wins.
+    transformers 5 moved all of it into `rope_parameters`; in older files, `rope_scaling` wins.
     """
     if parameters is None:
         parameters = rope_parameters(config)
@@ -150,7 +150,7 @@ def rope(config: Published, parameters: Published | None = None) -> dict[str, An
 
 
 def whole_rope(config: Published, parameters: Published | None = None) -> dict[str, Any]:
-    """Return the same of heads that are rotated as a whole, or refuse them by a ValueError."""
+    """Return the rotation of whole heads; `ValueError` if only a part of a head is rotated."""
     fields = rope(config, parameters)
     if fields["rotary_dim"] is not None:
         raise ValueError("rotary embedding of a part of the head is not supported")
@@ -190,23 +190,23 @@ def _longrope(config: Published, parameters: Published) -> AnyRopeScaling:
     if attention is None:
         stretch = 1 + math.log(factor) / math.log(original) if factor > 1 else 1.0
         attention = math.sqrt(stretch)
-    short = tuple(float(each) for each in required(parameters, "short_factor"))
+    short = tuple(float(short_factor) for short_factor in required(parameters, "short_factor"))
     return LongRopeScaling(short, float(attention))
 
 
 def _original_context(config: Published, parameters: Published) -> int:
-    """Return for how many tokens a model was made before its context was stretched."""
+    """Return the context length before it was stretched, in tokens."""
     longest = count(parameters, _ORIGINAL, count(config, "max_position_embeddings"))
     return count(config, _ORIGINAL, longest)
 
 
 def rope_parameters(config: Published) -> Published:
-    """Return what a configuration says of how all layers rotate."""
+    """Return the object of a configuration that describes the rotation of all layers."""
     return section(config, "rope_scaling") or section(config, "rope_parameters")
 
 
 def _longest(config: Published, scaling: AnyRopeScaling | None) -> int:
-    """Return how many tokens a context can have."""
+    """Return the longest context, in tokens."""
     longest = count(config, "max_position_embeddings")
     if isinstance(scaling, LongRopeScaling):
         # Beyond it, keys would have to be rotated anew by the long factors.
@@ -219,7 +219,7 @@ def _longest(config: Published, scaling: AnyRopeScaling | None) -> int:
 _ORIGINAL = "original_max_position_embeddings"
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
 _ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
-# The keys of each kind of scaling, and what reads them.
+# The keys of each kind of scaling, and their reader.
 _SCALINGS: dict[
     str, tuple[tuple[str, ...], Callable[[Published, Published], AnyRopeScaling | None]]
 ] = {
@@ -250,7 +250,7 @@ def read_config(family: Family, config: Published, generation: Published) -> Dec
     if "rope_theta" not in fields:
         fields |= whole_rope(config)
     longest = _longest(config, fields["rope_scaling"])
-    # What sees as far as any context reaches has no window, unless it rotates otherwise.
+    # Windows as long as any context are left out, unless their layers rotate differently.
     if "local_rope_theta" not in fields and not any(
         0 < window < longest for window in fields.get("windows", ())
     ):
@@ -259,7 +259,7 @@ def read_config(family: Family, config: Published, generation: Published) -> Dec
 
 
 def published_sizes(model_type: str, config: Published, generation: Published) -> dict[str, Any]:
-    """Read what all families call alike, as fields of `DecoderConfig`."""
+    """Read the keys that all families share, as fields of `DecoderConfig`."""
     config = {**_DEFAULTS, **config}
     hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     return {
@@ -290,6 +290,6 @@ def token_id(value: Any) -> int | None:
 
 
 def token_ids(value: Any) -> tuple[int, ...]:
-    """Return the token ids of a list, or of one alone."""
-    ids = [token_id(one) for one in (value if isinstance(value, list) else [value])]
-    return tuple(one for one in ids if one is not None)
+    """Return the token ids of a list, or a single token id as one."""
+    ids = [token_id(token) for token in (value if isinstance(value, list) else [value])]
+    return tuple(token for token in ids if token is not None)

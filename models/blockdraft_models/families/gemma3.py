@@ -19,7 +19,7 @@ from blockdraft_models.families.tensors import LayerNames, TensorName
 
 
 def _fields(config: Published) -> dict[str, Any]:
-    # Every so many layers, one sees everything.
+    # The last of every so many layers has no window.
     every, layers = count(config, "sliding_window_pattern"), count(config, "num_hidden_layers")
     kinds = ["full" if layer % every == every - 1 else "sliding" for layer in range(layers)]
     kinds = config["layer_types"] or [f"{kind}_attention" for kind in kinds]
@@ -36,7 +36,7 @@ def _fields(config: Published) -> dict[str, Any]:
 
 
 def _ropes(config: Published) -> dict[str, Any]:
-    """Read how layers without and with a window rotate; `rope_scaling` is of the former."""
+    """Read the rotations of layers without and with a window; the former have `rope_scaling`."""
     by_kind = section(config, "rope_parameters")
     if set(by_kind) - {"full_attention", "sliding_attention"}:
         raise ValueError("rope_parameters other than by kind of attention are not supported")

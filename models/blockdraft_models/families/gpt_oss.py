@@ -31,17 +31,19 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     stored, ggml = "mlp.router", "ffn_gate_inp"
     yield names("mlp.router", f"{stored}.weight", f"{ggml}.weight", (count, hidden))
     yield names("mlp.router_bias", f"{stored}.bias", f"{ggml}.bias", (count,))
-    one = partial(names, of_experts=True)
+    expert_names = partial(names, of_experts=True)
     for place, name in enumerate(("gate", "up")):
         # Their columns alternate.
         cut = partial(Cut, start=place, count=inner, size=2 * inner, step=2)
         stored, ggml = "mlp.experts.gate_up_proj", f"ffn_{name}_exps"
         weight = f"{ggml}.weight", (count, hidden, inner)
-        yield one(f"mlp.{name}.weight", stored, *weight, cut=cut(1))
-        yield one(f"mlp.{name}.bias", f"{stored}_bias", f"{ggml}.bias", (count, inner), cut=cut(0))
+        yield expert_names(f"mlp.{name}.weight", stored, *weight, cut=cut(1))
+        yield expert_names(
+            f"mlp.{name}.bias", f"{stored}_bias", f"{ggml}.bias", (count, inner), cut=cut(0)
+        )
     stored, ggml = "mlp.experts.down_proj", "ffn_down_exps"
-    yield one("mlp.down.weight", stored, f"{ggml}.weight", (count, inner, hidden))
-    yield one("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
+    yield expert_names("mlp.down.weight", stored, f"{ggml}.weight", (count, inner, hidden))
+    yield expert_names("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
 
 
 GPT_OSS = Family(

@@ -18,7 +18,7 @@ from blockdraft_models.families.family import (
 )
 from blockdraft_models.families.table import family_of_gguf, family_of_model_type, is_known
 
-# What a `config.json` calls otherwise.
+# Names of fields in a `config.json`, where they differ.
 _HF_NAMES = {
     "family": "model_type",
     "num_layers": "num_hidden_layers",
@@ -26,7 +26,7 @@ _HF_NAMES = {
     "num_kv_heads": "num_key_value_heads",
     "eos_token_ids": "eos_token_id",
 }
-# Of the section of a GGUF file: what is read, then what changes nothing in llama.cpp.
+# Keys of a GGUF file: those that are read, then those that change nothing in llama.cpp.
 _GGUF_KEYS = """
 vocab_size block_count context_length embedding_length feed_forward_length expert_count
 expert_used_count expert_feed_forward_length attention.head_count attention.head_count_kv
@@ -35,7 +35,7 @@ rope.freq_base rope.scaling.type rope.scaling.factor rope.scale_linear
 rope.scaling.finetuned rope.scaling.original_context_length tensor_data_layout
 attention.sliding_window expert_weights_norm
 """
-# Its softmax is 1.
+# Keys of which only this value is supported; the gating function 1 is softmax.
 _GGUF_ONLY = {"expert_gating_func": 1, "expert_weights_scale": 1.0, "attention.causal": True}
 _TOKENS = ("tokens", "token_type")
 CONTROL = 3  # of the token types of the GGUF specification
@@ -51,19 +51,19 @@ def config_from_hf(
 ) -> DecoderConfig:
     """Read a parsed `config.json`; stop tokens of a `generation_config.json` win.
 
-    Of a model for images too, its text model is read. Defaults are those of transformers. With
-    `any_family`, what a family that is not known computes is left open: only sizes are right.
+    Of a model that also takes images, the text model is read. Defaults are those of transformers.
+    With `any_family`, an unknown family passes; then only the sizes are right.
     """
     generation, text = generation_config or {}, section(config, "text_config")
     if config.get("model_type") == "gemma3" and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
         tied = config.get("tie_word_embeddings", True)  # of the text model it says nothing
-        own = {name: config[name] for name in shared if name in config}
-        config = {**own, **text, "tie_word_embeddings": tied}
+        defaults = {name: config[name] for name in shared if name in config}
+        config = {**defaults, **text, "tie_word_embeddings": tied}
     model_type = config.get("model_type")
     if any_family and not is_known(model_type):
         sizes = published_sizes(str(model_type), config, generation)
-        # A drafter made for it rotates so; how the target does, its module knows.
+        # Drafters made for it rotate like this; the rotation of the target is in its module.
         return DecoderConfig(**sizes, rope_theta=10000.0, rope_scaling=None)
     family = family_of_model_type(model_type)
     family.check_read(config)
@@ -71,7 +71,7 @@ def config_from_hf(
 
 
 def config_to_hf(config: DecoderConfig) -> dict[str, Any]:
-    """Return the `config.json` that `config_from_hf` reads back as this, of the dense families."""
+    """Return the `config.json` from which `config_from_hf` reads this; dense families only."""
     if config.family not in _WRITTEN:
         raise ValueError(f"configurations of {config.family} are not written")
     fields = {_HF_NAMES.get(name, name): value for name, value in asdict(config).items()}
@@ -97,8 +97,8 @@ def rope_scaling_to_hf(config: DecoderConfig) -> dict[str, Any] | None:
 def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> DecoderConfig:
     """Read the key-value section of a GGUF file; Llama 3's RoPE scaling is not in there.
 
-    Key names are those of the GGUF specification (ggml `docs/gguf.md`). There are none for tied
-    embeddings and biases: they show in which tensors exist.
+    Key names are those of the GGUF specification (ggml `docs/gguf.md`). It has none for tied
+    embeddings and biases: whether there are any follows from the tensors.
     """
     architecture = metadata.get("general.architecture")
     family = family_of_gguf(architecture)
@@ -108,8 +108,10 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
 
     for name, value in metadata.items():
         suffix = name.removeprefix(f"{architecture}.")
-        known = suffix == name or suffix in _GGUF_KEYS.split() or value == _GGUF_ONLY.get(suffix)
-        if value and not known:
+        is_supported = (
+            suffix == name or suffix in _GGUF_KEYS.split() or value == _GGUF_ONLY.get(suffix)
+        )
+        if value and not is_supported:
             raise ValueError(f"{name[:50]} is not supported")
     experts = key("expert_count", 0)
     if experts and family.model_type != "qwen3_moe":
@@ -161,7 +163,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
 def spelled_ends(metadata: Mapping[str, Any]) -> list[int]:
     """Return the control tokens of a GGUF file that end a turn by how they are spelled.
 
-    llama.cpp stops at them too: few files name more of them than one.
+    llama.cpp stops at them too, because most files name only one of them.
     """
     tokens, types = (metadata.get(f"tokenizer.ggml.{name}") or () for name in _TOKENS)
     kinds = enumerate(zip(tokens, types, strict=False))

@@ -10,10 +10,10 @@ from blockdraft_models.families.tensors import LayerNames, TensorName
 
 
 def _windows(config: Published) -> tuple[int, ...]:
-    # What these configurations say of windows counts only with this flag.
+    # The windows of these configurations count only with this flag.
     if not config["use_sliding_window"]:
         return ()
-    # Older files do not name the kinds of layers: the first so many have no window.
+    # Older files do not name the kinds of layers: the first `max_window_layers` have no window.
     kinds, full = config["layer_types"], count(config, "max_window_layers")
     if kinds is None:
         layers = range(count(config, "num_hidden_layers"))
@@ -22,7 +22,7 @@ def _windows(config: Published) -> tuple[int, ...]:
 
 
 def _qwen2(config: Published) -> dict[str, Any]:
-    # The configuration does not say so: the model has these biases always.
+    # The model always has these biases, although its configuration does not say so.
     return {"attention_bias": True, "output_bias": False, "windows": _windows(config)}
 
 
@@ -34,7 +34,7 @@ def _qwen3_moe(config: Published) -> dict[str, Any]:
     # Both names are one setting.
     experts = "num_experts" if config["num_local_experts"] is None else "num_local_experts"
     return {
-        # All of its layers have the window, whatever is said of single ones.
+        # All of its layers have the window, whatever the file says of single layers.
         **_qwen3({**config, "layer_types": None, "max_window_layers": 0}),
         "intermediate_size": count(config, "moe_intermediate_size"),
         "num_experts": count(config, experts),
@@ -50,11 +50,11 @@ def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
     yield from names.attention()
     yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
     yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", (count, hidden))
-    one = partial(names, of_experts=True, transposed=True)
+    expert_names = partial(names, of_experts=True, transposed=True)
     for name, sizes in (("gate", (hidden, inner)), ("up", (hidden, inner)),
                         ("down", (inner, hidden))):  # fmt: skip
         stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
-        yield one(f"mlp.{name}.weight", *stored, (count, *sizes))
+        yield expert_names(f"mlp.{name}.weight", *stored, (count, *sizes))
 
 
 _WINDOWS: Published = {

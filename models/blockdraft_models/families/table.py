@@ -1,4 +1,4 @@
-"""The families there are, and which one a checkpoint is of."""
+"""The table of families, and the family of a checkpoint."""
 
 from collections.abc import Iterator
 
@@ -26,12 +26,12 @@ _BY_GGUF = {family.gguf: family for family in FAMILIES if family.gguf is not Non
 
 
 def is_known(model_type: object) -> bool:
-    """Return whether decoders of this `config.json` are ours to compute."""
+    """Return whether the `model_type` of a `config.json` has a family here."""
     return str(model_type) in _BY_MODEL_TYPE
 
 
 def family_of_model_type(model_type: object) -> Family:
-    """Return the family of a `config.json`; a ValueError says which there are."""
+    """Return the family of a `config.json`; a ValueError lists the supported ones."""
     family = _BY_MODEL_TYPE.get(str(model_type))
     if family is None:
         raise ValueError(
@@ -42,7 +42,7 @@ def family_of_model_type(model_type: object) -> Family:
 
 
 def family_of_gguf(architecture: object) -> Family:
-    """Return the family of a GGUF file; a ValueError says which are read."""
+    """Return the family of a GGUF file; a ValueError lists the supported ones."""
     family = _BY_GGUF.get(str(architecture))
     if family is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where each weight of a decoder is found in Hugging Face and GGUF checkpoints."""
+"""Names and layouts of a decoder's weights in Hugging Face and GGUF checkpoints."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ class Cut:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """Where the part is."""
+        """Index of the part in the stored array."""
         part = slice(self.start, self.start + self.count * self.step, self.step)
         return (*(slice(None),) * self.axis, part)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """One weight under its three names.
+    """A weight under its three names.
 
-    The weights of all experts of a layer are one here. A Hugging Face checkpoint has them as one
-    too, or, with `{}` in the name, as one for each; what is said of a stored matrix is said of one
-    expert's.
+    The weights of all experts of a layer are one weight here. A Hugging Face checkpoint stores them
+    as one tensor too, or, with `{}` in the name, as one per expert; fields about a stored matrix
+    describe that of one expert.
     """
 
     path: str  # dotted attribute path in `Decoder`
@@ -46,7 +46,7 @@ class TensorName:
     cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
 
     def stored(self, *, is_gguf: bool) -> dict[str, tuple[int, ...]]:
-        """Return the tensors that hold it, and their shapes."""
+        """Return the stored tensors of the weight, and their shapes."""
         leading, matrix = (self.shape[:1], self.shape[1:]) if self.of_experts else ((), self.shape)
         if self.transposed:
             matrix = matrix[::-1]
@@ -60,7 +60,7 @@ class TensorName:
         return {self.hf: (*leading, *matrix)}
 
     def arranged(self, matrix: Any, *, is_gguf: bool) -> Any:
-        """Return a stored matrix or vector, of one expert, as the decoder has it."""
+        """Return a stored matrix or vector, of one expert, in the decoder's layout."""
         if self.cut is not None and not is_gguf:
             matrix = matrix[self.cut.index]
         return matrix.T if self.transposed else matrix
@@ -88,7 +88,7 @@ def final_norm_name(config: DecoderConfig) -> TensorName:
 
 
 class LayerNames:
-    """Names of the weights of one layer, by those in it."""
+    """Names of a layer's weights, made from their names within the layer."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         """Begin names of layer number `layer`."""
@@ -98,17 +98,17 @@ class LayerNames:
     def __call__(
         self, ours: str, theirs: str, ggml: str, shape: tuple[int, ...], **form: Any
     ) -> TensorName:
-        """Return the name of a weight, given in full but for the layer."""
+        """Return the names of a weight from those within the layer."""
         path, hf, gguf = map(".".join, zip(self._places, (ours, theirs, ggml), strict=True))
         return TensorName(path, hf, gguf, shape, **form)
 
     def norm(self, ours: str, theirs: str, ggml: str, width: int | None = None) -> TensorName:
-        """Return the name of a norm's scale, of the hidden size unless told."""
+        """Return the names of a norm's scale; `width` is by default the hidden size."""
         width = self.config.hidden_size if width is None else width
         return self(f"{ours}.scale", f"{theirs}.weight", f"{ggml}.weight", (width,))
 
     def attention(self, *, permuted: bool = False) -> Iterator[TensorName]:
-        """Yield the names of the attention's own weights, each by itself as most store them."""
+        """Yield the names of attention's weights, stored one by one as in most families."""
         config = self.config
         hidden, head_dim = config.hidden_size, config.head_dim
         q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
@@ -130,7 +130,7 @@ class LayerNames:
             yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", head_dim)
 
     def mlp(self) -> Iterator[TensorName]:
-        """Yield the names of a gated MLP's weights, each by itself as most store them."""
+        """Yield the names of a gated MLP's weights, stored one by one as in most families."""
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)),
                             ("down", (hidden, inner))):  # fmt: skip

@@ -26,7 +26,7 @@ def row_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
 def normalize(
     x: Float[Array, "rows width"], scale: Float[Array, " width"], eps: float, offset: float
 ) -> Float[Array, "rows width"]:
-    """Return what `decoder.layer.normalize` describes."""
+    """Normalize each row as `decoder.layer.normalize` does."""
     call = jax.ffi.ffi_call("blockdraft_normalize", jax.ShapeDtypeStruct(x.shape, x.dtype))
     return call(x, scale, eps=np.float32(eps), offset=np.float32(offset))
 
@@ -40,6 +40,6 @@ def attention(
     window: Int[Array, "1"],
     sinks: Float[Array, " heads_or_none"],
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Return what `ragged_paged_attention` describes; a window of 0 is none."""
+    """Attend as `ragged_paged_attention` does; a window of 0 is none."""
     call = jax.ffi.ffi_call("blockdraft_attention", jax.ShapeDtypeStruct(q.shape, q.dtype))
     return call(q, cache, row_starts, context_lengths, page_table, window, sinks)

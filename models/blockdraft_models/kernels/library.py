@@ -1,7 +1,7 @@
 """The compiled kernels of this processor: made at the first start, found at later ones.
 
-They are kept beside their source, where Python keeps bytecode, or in the cache where that folder
-cannot be written. An image brings those of whole generations of processors along, which
+The library is kept beside its source, where Python keeps bytecode, or in the cache if that folder
+cannot be written. An image ships libraries for whole generations of processors, which
 `python -m blockdraft_models.kernels.library` makes.
 """
 
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("kernels.cc")
 TARGETS = ("product", "row_sums", "normalize", "attention")
-"""What XLA calls: `blockdraft_` and one of these names."""
+"""Functions that XLA calls, named `blockdraft_` and one of these."""
 
 _COMPILERS = ("c++", "g++", "clang++")
-# Contracted expressions would be rounded as a compiler likes.
+# A compiler would choose the rounding of contracted expressions.
 _FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 _NATIVE = "native"
 # Generations of processors by the name that compilers have for them, with a few of the
@@ -41,7 +41,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 def in_kernels() -> bool:
-    """Return whether this process computes with the kernels: on one CPU, if they can be had.
+    """Return whether this process computes with the kernels: on one CPU, if they load.
 
     XLA cannot divide a call of them over several devices.
     """
@@ -49,7 +49,7 @@ def in_kernels() -> bool:
 
 
 def arithmetic() -> str:
-    """Name what computes products and sums here, for what depends on their last bits."""
+    """Return the name of the products' and sums' implementation, which decides their last bits."""
     return f"kernels {_digest()}" if in_kernels() else "XLA"
 
 
@@ -105,7 +105,7 @@ def _path(folder: Path, processor: str) -> Path:
 
 @functools.cache
 def _digest() -> str:
-    """Name what the library is made from; processor and compiler do not change what it computes."""
+    """Return a hash of the source; processor and compiler do not change the results."""
     digest = hashlib.sha256(repr((_FLAGS, jax.__version__)).encode())
     for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))):
         digest.update(file.read_bytes())
@@ -113,27 +113,28 @@ def _digest() -> str:
 
 
 def _compile(path: Path, processor: str) -> None:
-    """Compile for a processor, with what the variable CXX names or else the first compiler."""
+    """Compile for a processor, with the compiler in CXX or else the first of the known ones."""
     started = time.perf_counter()
     named = os.environ.get("CXX", "").split()
     compilers = [named] if named else [[name] for name in _COMPILERS]
     compiler = next((command for command in compilers if shutil.which(command[0])), None)
     if compiler is None:
-        raise FileNotFoundError(f"no C++ compiler among {' '.join(one[0] for one in compilers)}")
+        names = " ".join(command[0] for command in compilers)
+        raise FileNotFoundError(f"no C++ compiler among {names}")
     with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-        made = Path(scratch) / path.name
+        library = Path(scratch) / path.name
         flags = (*_FLAGS, f"-march={processor}", f"-I{jax.ffi.include_dir()}")
-        command = [*compiler, *flags, str(SOURCE), "-o", str(made)]
+        command = [*compiler, *flags, str(SOURCE), "-o", str(library)]
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise OSError(f"{compiler[0]} takes longer than {error.timeout:.0f} s") from error
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or ["no message"]
+        if result.returncode != 0:
+            lines = result.stderr.strip().splitlines() or ["no message"]
             raise OSError(f"{compiler[0]} fails: {lines[-1]}")
-        os.replace(made, path)
+        os.replace(library, path)
     logger.info("compiled the kernels in %.1f s", time.perf_counter() - started)
 
 

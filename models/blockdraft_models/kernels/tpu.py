@@ -1,8 +1,8 @@
-"""Products and norms on TPU in one order: Pallas kernels that know no row's place, nor its company.
+"""Products and norms on TPU in one order: Pallas kernels in which no row affects another.
 
-Rows come in tiles of a fixed number, and every tile meets the same instructions. What XLA would
-compile differs with the number of rows (docs/adr/0059). A tile is no higher than a matrix unit, so
-a step of few tokens waits for its weights, and not for the rows that fill its tile up.
+Rows come in tiles of a fixed number, and every tile meets the same instructions. XLA's own program
+differs with the number of rows (docs/adr/0059). A tile is no higher than a matrix unit, so a step
+of few tokens waits for its weights, and not for the rows that pad its tile.
 """
 
 import math
@@ -22,20 +22,20 @@ TILE_ROWS = 128
 _LANES = 128
 # Elements of the inner axis that are added up at once.
 _INNER = 4096
-# Of fast memory: a block of the weight, of which there are two; the rows; all.
+# Fast memory of a block of the weight, of which there are two; of the rows; of a kernel in all.
 _WEIGHT_BYTES, _ROW_BYTES, _ALL_BYTES = 4 << 20, 16 << 20, 48 << 20
 
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 
 
 def left_in_place(weights: Array) -> Array:
-    """Return weights of which a kernel reads a part; XLA would fetch all of them ahead of it."""
+    """Return weights that stay in HBM; XLA would copy all of them before a kernel reads a part."""
     constrained: Array = pltpu.with_memory_space_constraint(weights, pltpu.HBM)
     return constrained
 
 
 def block_sizes(width: int, out_width: int, dtype: DTypeLike) -> tuple[int, int]:
-    """Return how much of the inner axis is added up at once, a divisor, and of how many outputs."""
+    """Return the block of the inner axis, a divisor of `width`, and the block of outputs."""
     sizes = range(_INNER, 0, -_LANES)
     inner = next((size for size in sizes if width % size == 0), width)
     outs = _WEIGHT_BYTES // (inner * jnp.dtype(dtype).itemsize) // _LANES * _LANES
@@ -128,7 +128,7 @@ def by_tiles(
     *,
     interpret: bool = False,
 ) -> Float[Array, "rows width"]:
-    """Compute `function(x, scale)`, which changes each row by itself."""
+    """Compute `function(x, scale)`, which treats each row by itself, tile by tile."""
     rows, width = x.shape
     of_tile = pl.BlockSpec((TILE_ROWS, width), lambda tile: (tile, 0))
 

@@ -10,7 +10,7 @@ from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tool_prompt import with_tools_in_words
 
 Message = Mapping[str, Any]
-"""A message with its role and content; what else there is, the template may use."""
+"""A message with its role and content; the template may use further keys."""
 
 _PRIVATE_USE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE))
 
@@ -20,7 +20,7 @@ class ChatTemplate:
 
     Attributes:
         source: Its text.
-        variables: Names it uses for what may be given beside the messages.
+        variables: Names of the variables that it takes beside the messages.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -35,8 +35,15 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
-            own = {"messages", "add_generation_prompt", *special_tokens, *environment.globals}
-            self.variables = meta.find_undeclared_variables(environment.parse(source)) - own
+            builtin_names = {
+                "messages",
+                "add_generation_prompt",
+                *special_tokens,
+                *environment.globals,
+            }
+            self.variables = (
+                meta.find_undeclared_variables(environment.parse(source)) - builtin_names
+            )
         except TemplateError as error:
             raise TokenizerError(f"the chat template does not compile: {error}") from error
 
@@ -49,45 +56,46 @@ class ChatTemplate:
         tools: Sequence[Any] = (),
         arguments: Mapping[str, Any] | None = None,
     ) -> tuple[str, dict[int, str]]:
-        """Render a conversation, in which only the template's control tokens are spelled out.
+        """Render a conversation; every control token in the text comes from the template.
 
-        Further `arguments` are variables that the template has to use. Tools are one too; if it
-        does not use them, the messages tell of them in words.
+        `arguments` are further variables, all of which the template has to use. Tools are a
+        variable too; if the template does not use it, the messages describe them in words.
 
         A message that contains, say, `<|im_end|>` must not end its own turn. Its control tokens
         are swapped for single private-use characters before rendering, so that the template
-        still sees the content (it may trim it, or look for `</think>`) but what is control token
-        afterwards came from the template. Returns also by which of these characters the text is to
-        be translated back.
+        still sees the content (it may trim it, or look for `</think>`), but cannot take it for
+        its own control tokens. The second result maps these characters back, for `str.translate`.
         """
         _check(messages)
-        given = dict(arguments or {})
+        variables = dict(arguments or {})
         if "tools" not in self.variables:
             role = "system" if not tools or self._tells_of_system else "user"
             messages = with_tools_in_words(messages, tools, role)
         elif tools:
-            given["tools"] = list(tools)
-        for name in given:
+            variables["tools"] = list(tools)
+        for name in variables:
             if name not in self.variables:
                 raise TokenizerError(f"the model's chat template does not take {name}")
-        values = list(_texts([messages, given]))
-        found = dict.fromkeys(token for value in values for token in control_tokens.findall(value))
-        stand_ins = dict(zip(found, _unused_characters(values), strict=False))
-        if len(stand_ins) < len(found):
+        values = list(_texts([messages, variables]))
+        tokens = dict.fromkeys(token for value in values for token in control_tokens.findall(value))
+        stand_ins = dict(zip(tokens, _unused_characters(values), strict=False))
+        if len(stand_ins) < len(tokens):
             raise TokenizerError("the messages use every private-use character")
 
         def disarm(value: Any) -> Any:
             if isinstance(value, str):
                 return control_tokens.sub(lambda match: stand_ins[match.group()], value)
             if isinstance(value, Mapping):
-                return {disarm(key): disarm(one) for key, one in value.items()}
+                return {disarm(key): disarm(item) for key, item in value.items()}
             if isinstance(value, Sequence):
-                return [disarm(one) for one in value]
+                return [disarm(item) for item in value]
             return value
 
         try:
             text = self._rendered(
-                list(map(_with_thoughts, disarm(messages))), add_generation_prompt, disarm(given)
+                list(map(_with_thoughts, disarm(messages))),
+                add_generation_prompt,
+                disarm(variables),
             )
         except Exception as error:  # a template is code: it can raise anything
             raise TokenizerError(f"the chat template refused the messages: {error}") from error
@@ -95,20 +103,20 @@ class ChatTemplate:
 
     @cached_property
     def _tells_of_system(self) -> bool:
-        """Whether a system message is told; some templates refuse it, others leave it out."""
+        """Whether system messages are rendered; some templates refuse them or leave them out."""
         system, question = ({"role": role, "content": role * 2} for role in ("system", "user"))
         # A template is code: it can raise anything.
         with contextlib.suppress(Exception):
             return "systemsystem" in self._rendered([system, question], True, {})
         return False
 
-    def _rendered(self, messages: list[Message], generation: bool, given: Any) -> str:
+    def _rendered(self, messages: list[Message], generation: bool, variables: Any) -> str:
         return self._template.render(
             messages=messages,
             add_generation_prompt=generation,
             **self._special_tokens,
-            # Templates tell "none" from "not there".
-            **{"tools": None, "documents": None, **given},
+            # Templates distinguish None from undefined.
+            **{"tools": None, "documents": None, **variables},
         )
 
 
@@ -130,14 +138,14 @@ def _with_thoughts(message: Message) -> Message:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every string in a structure as JSON has it."""
+    """Yield every string in a structure of JSON values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         yield from _texts([*value, *value.values()])
     elif isinstance(value, Sequence):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _texts(item)
 
 
 def _unused_characters(texts: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say about its tokenizer: Hugging Face directories and GGUF."""
+"""The parts of a tokenizer in a checkpoint's files: Hugging Face directories and GGUF."""
 
 import itertools
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from blockdraft_models.weights.gguf_header import read_header
 Value = TypeVar("Value")
 
 _USER_DEFINED = 4  # of the token types of the GGUF specification
-# Those of Llama 3, which puts BOS before every text unless the file says otherwise.
 _NAMES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
+# Pre-tokenizers of Llama 3, which puts BOS before every text unless the file says otherwise.
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
 
 # Both published with the models: contractions, words, digit groups, punctuation, whitespace.
@@ -34,8 +34,8 @@ def _alphabet() -> dict[int, str]:
     # Printable Latin-1 stands for itself; the others take code points from 256 on, in order
     # (`bytes_to_unicode` of openai/gpt-2 `src/encoder.py`).
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = itertools.count(256)
-    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
+    code_points = itertools.count(256)
+    return {byte: chr(byte if byte in printable else next(code_points)) for byte in range(256)}
 
 
 BYTE_TO_CHAR = _alphabet()
@@ -81,7 +81,7 @@ def read_gguf(path: Path) -> TokenizerFiles:
 
 
 def read_directory(path: Path) -> TokenizerFiles:
-    """Read `tokenizer.json` and what surrounds it in a Hugging Face directory."""
+    """Read `tokenizer.json` and the files beside it in a Hugging Face directory."""
     config = read_json(path / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:  # as older files are
         config = {**config, **read_json(path / "special_tokens_map.json")}
@@ -119,26 +119,26 @@ def read_directory(path: Path) -> TokenizerFiles:
 
 
 def _add_tokens(backend: Backend, config: Mapping[str, Any]) -> None:
-    """Add the tokens that are named beside `tokenizer.json` only, as transformers does."""
-    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    """Add the tokens that are only in files beside `tokenizer.json`, as transformers does."""
+    tokens = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     entries = config.get("added_tokens_decoder") or {}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     ids: dict[str, int] = {}
     try:
         for index in sorted(entries, key=int):
             token = AddedToken(**entries[index])
-            known[token.content], ids[token.content] = token, int(index)
+            tokens[token.content], ids[token.content] = token, int(index)
         named = [config.get(f"{name}_token") for name in _NAMES]
         named += extra.values() if isinstance(extra, dict) else extra
         for content in filter(None, map(_content, named)):
-            token = known.get(content) or AddedToken(content, normalized=False)
+            token = tokens.get(content) or AddedToken(content, normalized=False)
             token.special = True
-            # What the vocabulary lacks, the model cannot mean.
+            # A token that the vocabulary lacks means nothing to the model.
             if content in ids or backend.token_to_id(content) is not None:
-                known[content] = token
+                tokens[content] = token
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise TokenizerError(f"tokenizer_config.json describes no tokens: {error!r}") from error
-    backend.add_tokens(list(known.values()))
+    backend.add_tokens(list(tokens.values()))
     for content, index in ids.items():
         if backend.token_to_id(content) != index:
             raise TokenizerError(f"{content!r} has another id in tokenizer.json than {index}")
@@ -149,7 +149,9 @@ def _directory_template(path: Path, config: Mapping[str, Any]) -> str | None:
     by_name = {"default": template}
     if isinstance(template, list):
         by_name = {
-            str(one.get("name")): one.get("template") for one in template if isinstance(one, dict)
+            str(entry.get("name")): entry.get("template")
+            for entry in template
+            if isinstance(entry, dict)
         }
     for name, file in (
         ("default", path / "chat_template.jinja"),
@@ -188,7 +190,7 @@ def _distinct(*ids: int | None) -> tuple[int, ...]:
 
 def _typed(metadata: Mapping[str, Any], name: str, kind: type[Value]) -> Value | None:
     value = metadata.get(name)
-    # Of Python's types, a truth value is a number too.
+    # `isinstance` would take a truth value for a number.
     if value is not None and type(value) is not kind:
         raise TokenizerError(f"{name} of the GGUF file is no {kind.__name__}")
     if isinstance(value, str):
@@ -229,7 +231,7 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
         raise TokenizerError("the GGUF vocabulary is inconsistent: lengths differ or tokens repeat")
     pre = _typed(metadata, "tokenizer.ggml.pre", str)
     if pre in (None, "default"):
-        # Older converters wrote so whatever the model, and llama.cpp warns of worse answers.
+        # Older converters wrote this for every model, and llama.cpp warns of worse answers.
         raise TokenizerError("the GGUF file names no pre-tokenizer; convert the model anew")
     splitter = _splitter(pre)
     pairs: Any = [tuple(merge.split(" ", 1)) for merge in merges]
@@ -250,12 +252,12 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend:
 
 
 def _added(
-    tokens: list[str], types: list[int], wanted: int, *, special: bool
+    tokens: list[str], types: list[int], token_type: int, *, special: bool
 ) -> list[str | AddedToken]:
     return [
         AddedToken(token, special=special, normalized=False)
         for token, kind in zip(tokens, types, strict=True)
-        if kind == wanted
+        if kind == token_type
     ]
 
 
@@ -271,8 +273,8 @@ def _splitter(pre: str | None) -> pre_tokenizers.PreTokenizer:
         )
     patterns = {**dict.fromkeys(_LLAMA3_NAMES, _LLAMA3), "qwen2": _QWEN2, "qwen3": _QWEN2}
     if pre not in patterns:
-        known = ", ".join(["gpt-2", "smollm", *patterns])
-        raise TokenizerError(f"pre-tokenizer {pre!r} is not supported (supported: {known})")
+        names = ", ".join(["gpt-2", "smollm", *patterns])
+        raise TokenizerError(f"pre-tokenizer {pre!r} is not supported (supported: {names})")
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(patterns[pre]), behavior="isolated"),
@@ -282,5 +284,5 @@ def _splitter(pre: str | None) -> pre_tokenizers.PreTokenizer:
 
 
 def _one_line(error: BaseException) -> str:
-    # What errors of the binding say may take several.
+    # Messages of the binding may have several lines.
     return " ".join(str(error).split())

@@ -24,12 +24,12 @@ def environment_of_templates() -> ImmutableSandboxedEnvironment:
 
 
 class _Generation(Extension):
-    """The tag around what the assistant said, which matters to training only."""
+    """The tag around the assistant's text, which matters to training only."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return what is between the tags, with variables of its own."""
+        """Return the nodes between the tags, as a scope with variables of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)

@@ -1,4 +1,4 @@
-"""The files of a tokenizer in the form in which Hugging Face publishes them, made for GGUF."""
+"""A tokenizer's files as Hugging Face publishes them, also made from those of GGUF."""
 
 import json
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def published_files(path: Path) -> dict[str, bytes]:
-    """Return the content of each file, by name, of a directory or a `.gguf` file."""
+    """Return the contents of the files by name, for a directory or a `.gguf` file."""
     if path.is_dir():
-        found = (path / name for name in _NAMES)
-        return {file.name: file.read_bytes() for file in found if file.is_file()}
+        paths = (path / name for name in _NAMES)
+        return {file.name: file.read_bytes() for file in paths if file.is_file()}
     files, metadata = read_gguf(path), read_header(path).metadata
     texts = {
         "tokenizer.json": _with_bos(files).to_str(),
@@ -32,7 +32,7 @@ def published_files(path: Path) -> dict[str, bytes]:
 
 
 def _with_bos(files: TokenizerFiles) -> Any:
-    """Return the backend; where encoding begins with BOS, it says so itself."""
+    """Return the backend, which itself adds BOS where encoding begins with it."""
     bos = files.special_tokens.get("bos_token")
     if files.adds_bos and bos is not None:
         files.backend.post_processor = processors.TemplateProcessing(

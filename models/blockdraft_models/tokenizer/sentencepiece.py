@@ -28,17 +28,17 @@ _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 @dataclass(frozen=True, slots=True)
 class SentencePiece:
-    """What is particular to such a tokenizer."""
+    """The parts of such a tokenizer that byte-level BPE does not have."""
 
     single_bytes: Mapping[int, bytes]  # by the tokens that stand for them
     space_character: tuple[int, ...]  # tokens of ▁ itself
-    drops_space: bool  # decoding drops the one that a text begins with
+    drops_space: bool  # whether decoding drops the space that a text begins with
     inner: Backend  # puts no space before a text
     after_control: Backend  # encodes text after a control token
 
 
 def read_sentencepiece(backend: Backend) -> SentencePiece:
-    """Read what is particular to a BPE tokenizer, or raise a `TokenizerError` if it is no such."""
+    """Read these parts of a tokenizer; `TokenizerError` if it is not SentencePiece's BPE."""
     steps = _state(backend.decoder).get("decoders")
     drops_space = steps == [*_DECODER, _STRIP]
     if not (drops_space or steps == _DECODER):
@@ -77,7 +77,7 @@ def _state(part: Any) -> dict[str, Any]:
 def _changed(
     backend: Backend, normalizer: Mapping[str, Any], splitter: Mapping[str, Any]
 ) -> Backend:
-    """Return a tokenizer with the same model and added tokens, but another way to them."""
+    """Return a tokenizer with the same model and added tokens, but other steps before them."""
     described = {
         "version": "1.0",
         "normalizer": normalizer or None,
@@ -87,7 +87,7 @@ def _changed(
     changed = Backend.from_str(json.dumps(described))
     changed.model = backend.model  # shared, not copied
     added = backend.get_added_tokens_decoder()
-    # In the order of their ids, which new ones get again.
+    # In the order of their ids, so that they get the same ids again.
     for special, tokens in itertools.groupby(added.values(), lambda token: token.special):
         add = changed.add_special_tokens if special else changed.add_tokens
         add(list(tokens))
@@ -101,7 +101,7 @@ def _without_prefix(part: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(part)
     for name in ("normalizers", "pretokenizers"):
         if name in part:
-            changed[name] = [one for one in map(_without_prefix, part[name]) if one]
+            changed[name] = [step for step in map(_without_prefix, part[name]) if step]
     if part.get("type") == "Metaspace":
         changed["prepend_scheme"] = "never"
     return {} if part.get("type") == "Prepend" else changed

@@ -1,4 +1,4 @@
-"""From tokens to text as they arrive; whatever the chunking, the text is that of all of them."""
+"""Decoders of tokens as they arrive; the text does not depend on how they are divided."""
 
 import codecs
 import itertools
@@ -9,9 +9,9 @@ TokenBytes = Callable[[int], bytes]
 
 
 class Utf8Decoder:
-    """Decodes tokens whose bytes are UTF-8 together; what is none becomes U+FFFD.
+    """Decodes tokens whose bytes are UTF-8 together; other bytes become U+FFFD.
 
-    `push` returns the new text that is certain, and `finish` the rest.
+    `push` returns the new text that later tokens cannot change, and `finish` the rest.
     """
 
     def __init__(self, token_bytes: TokenBytes) -> None:
@@ -38,7 +38,7 @@ class ByteFallbackDecoder:
     def __init__(
         self, token_bytes: TokenBytes, single_bytes: Container[int], *, drops_space: bool
     ) -> None:
-        """Begin a text; it may be without the space that it would begin with."""
+        """Begin a text; `drops_space` leaves out the space that it begins with."""
         self._token_bytes, self._single_bytes = token_bytes, single_bytes
         self._drops_space = drops_space
         self._row = b""
@@ -79,12 +79,12 @@ class StandInDecoder:
     """
 
     def __init__(self, decoder: "TextDecoder", characters: Mapping[int, str]) -> None:
-        """Begin a text that `decoder` has not begun, with a character for each of these tokens."""
+        """Begin a text with an unused `decoder` and the stand-ins by token."""
         self._decoder, self._characters = decoder, characters
         self._without = dict.fromkeys(map(ord, characters.values()), "\ufffd")
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Return the text that is certain; a stand-in ends what is before it."""
+        """Return the text that later tokens cannot change; a stand-in ends the text before it."""
         texts = []
         for stands_in, group in itertools.groupby(token_ids, self._characters.__contains__):
             if stands_in:
@@ -94,7 +94,7 @@ class StandInDecoder:
         return "".join(texts)
 
     def finish(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text."""
         return self._decoder.finish().translate(self._without)
 
 

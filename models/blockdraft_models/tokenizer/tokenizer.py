@@ -38,8 +38,8 @@ _WHITESPACE = "".join(filter(str.isspace, map(chr, (*range(0x1C), *range(0x20, 0
 class Tokenizer:
     """A model's tokenizer and chat template; stateless, safe to share between threads.
 
-    Special tokens are all control tokens, of which those of EOS end a generation;
-    `control_tokens` are their ids by how the files spell them.
+    Special tokens are all control tokens; those of EOS end a generation. `control_tokens` are their
+    ids by the spelling in the files.
     """
 
     bos_token_id: int | None
@@ -67,7 +67,7 @@ class Tokenizer:
     def encode_rendered(self, text: str) -> list[int]:
         """Encode text that spells control tokens, such as a rendered chat template.
 
-        BOS is added as by `encode`, but for a text that begins with it.
+        BOS is added as by `encode`, unless the text begins with it.
         """
         ids = self._encode_rendered(text, {})
         return ids if ids[:1] == self._prefix else self._prefix + ids
@@ -77,7 +77,7 @@ class Tokenizer:
         return [self.bos_token_id] if self.adds_bos and self.bos_token_id is not None else []
 
     def encode_inner(self, text: str) -> list[int]:
-        """Encode what follows other text: without BOS, and without a space that is not there.
+        """Encode a continuation of other text, without BOS and without a space before it.
 
         The bytes of the tokens are those of the text, unless the model's files normalize it.
         """
@@ -85,15 +85,15 @@ class Tokenizer:
             return _encode(self._backend, text)
         # As text, the character would be read as a space.
         character = self._pieces.space_character
-        first, *others = (_encode(self._pieces.inner, part) for part in text.split(SPACE))
-        return [*first, *(token for other in others for token in (*character, *other))]
+        first, *parts = (_encode(self._pieces.inner, part) for part in text.split(SPACE))
+        return [*first, *(token for ids in parts for token in (*character, *ids))]
 
     def decode(
         self, ids: Sequence[int], *, skip_special: bool = True, continues: bool = False
     ) -> str:
         """Decode token ids; bytes that are no UTF-8 become U+FFFD.
 
-        Control tokens are left out, or spelled. For `continues` see `text_decoder`.
+        `skip_special` leaves out control tokens. For `continues` see `text_decoder`.
         """
         token_bytes = self.token_bytes if skip_special else self._spelled_bytes
         decoder = self._decoder(token_bytes, continues=continues)
@@ -102,8 +102,8 @@ class Tokenizer:
     def text_decoder(self, *, continues: bool = False) -> TextDecoder:
         """Return a decoder of tokens as they arrive, which leaves control tokens out.
 
-        Some models' texts begin with a space that is no part of them. It is one of what `continues`
-        other text.
+        Some models' texts begin with a space that is no part of them: it is dropped, unless the
+        text `continues` another.
         """
         return self._decoder(self.token_bytes, continues=continues)
 
@@ -122,8 +122,8 @@ class Tokenizer:
         """Return the bytes one token stands for.
 
         A token may end within a UTF-8 character; only the concatenation is text. Control tokens
-        and ids in the padding of the vocabulary stand for none. A space with which a whole text
-        would begin is there; see `text_decoder`.
+        and ids in the padding of the vocabulary stand for none. The space that a whole text begins
+        with is included; see `text_decoder`.
         """
         if token_id < 0:
             raise TokenizerError(f"token id {token_id} is negative")
@@ -164,7 +164,7 @@ class Tokenizer:
         return self._encode_rendered(text, spelling)
 
     def _encode_rendered(self, text: str, spelling: Mapping[int, str]) -> list[int]:
-        """Encode text with control tokens; `spelling` translates what only looks like them."""
+        """Encode text with control tokens; `spelling` translates stand-ins to ordinary text."""
         ids: list[int] = []
         # The pattern captures, so that odd pieces are control tokens and even ones text.
         pieces = self._special_pattern.split(text)
@@ -195,11 +195,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
     pieces = None if byte_level else read_sentencepiece(backend)
     bos = files.bos_token_id
     if adds_bos is None:
-        # What `add_bos_token` says besides, transformers leaves alone too.
+        # The post-processor decides: transformers ignores `add_bos_token` too.
         plain = backend.encode("a", add_special_tokens=False).ids
-        first, *others = whole = backend.encode("a").ids
+        first, *rest = whole = backend.encode("a").ids
         adds_bos = whole != plain
-        if adds_bos and others != plain:
+        if adds_bos and rest != plain:
             raise TokenizerError("a post-processor that adds more than BOS is not supported")
         bos = first if adds_bos else bos
     special = {
@@ -211,10 +211,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
     # Longest first: a control token may begin another. Without any, match nothing.
     longest_first = sorted(special_ids, key=len, reverse=True)
     pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
-    for each in (backend, pieces.inner) if pieces else (backend,):
-        each.encode_special_tokens = True  # spelled-out control tokens are ordinary text
+    for encoder in (backend, pieces.inner) if pieces else (backend,):
+        encoder.encode_special_tokens = True  # spelled-out control tokens are ordinary text
         for content, index in special_ids.items():
-            if index in each.encode(content, add_special_tokens=False).ids:
+            if index in encoder.encode(content, add_special_tokens=False).ids:
                 raise TokenizerError(f"ordinary text can spell the control token {content!r}")
     return Tokenizer(
         bos_token_id=bos,

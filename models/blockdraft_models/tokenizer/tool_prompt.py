@@ -1,4 +1,4 @@
-"""Tools for models whose chat template knows of none: told of in words, called in text.
+"""Tools for models whose chat template has none: described in words, called in text.
 
 The words and the tags are those that Qwen 2.5 and Hermes learned; other models may follow them, the
 more so where a grammar lets them write nothing else.
@@ -29,16 +29,16 @@ For each function call, return a json object with function name and arguments wi
 def with_tools_in_words(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], role: str = "system"
 ) -> list[Mapping[str, Any]]:
-    """Return messages of system, user and assistant that tell of `tools`, their calls and answers.
+    """Return messages of system, user and assistant that describe tools, calls and answers.
 
-    The tools become a first message of `role`, or a part of the one that is there: the user's for
-    models without a system message. Calls are added to what the assistant said; answers that follow
-    one another become one message of the user. Other messages stay as they are.
+    The tools go into the first message if it is of `role`, else into a new one before it; models
+    without a system message take the user's. Calls are added to the assistant's text; answers that
+    follow one another become one message of the user. Other messages stay as they are.
     """
     prompt: list[Mapping[str, Any]] = []
     for answers, group in itertools.groupby(messages, lambda message: message["role"] == "tool"):
         if answers:
-            texts = (f"<tool_response>\n{one['content']}\n</tool_response>" for one in group)
+            texts = (f"<tool_response>\n{answer['content']}\n</tool_response>" for answer in group)
             prompt.append({"role": "user", "content": "\n".join(texts)})
         else:
             prompt.extend(map(_with_calls, group))

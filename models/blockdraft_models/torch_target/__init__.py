@@ -1,5 +1,5 @@
 """Targets whose layers are PyTorch: modules of transformers, run on JAX by torchax.
 
-`loading` needs neither to be imported; `module` and `products` do, and are imported when such a
-target is loaded.
+`loading` can be imported without both; `module` and `products` need them, and are imported when
+such a target is loaded.
 """

@@ -35,7 +35,7 @@ def load_torch_decoder(
 
 
 def torch_versions() -> str:
-    """Name what a target in PyTorch is computed by, for the fingerprint of its computation."""
+    """Return the versions that compute a target in PyTorch, for its computation's fingerprint."""
     from importlib.metadata import version
 
     return ", ".join(f"{name} {version(name)}" for name in ("torch", "torchax", "transformers"))

@@ -1,7 +1,7 @@
 """A module of transformers as a `Decoder`: same call, same caches, same attention.
 
-Of the module everything is computed as its authors wrote it, but for attention, which is the
-caller's, and the products of `products.py`. torchax records PyTorch's operations as JAX's while a
+The module computes as its authors wrote it, but for attention, which is the caller's, and the
+products of `products.py`. torchax records PyTorch's operations as JAX's while a
 step is traced; a compiled step knows nothing of PyTorch.
 """
 
@@ -35,23 +35,24 @@ from blockdraft_models.torch_target.products import use_our_products
 from blockdraft_models.weights.checkpoint import Checkpoint
 
 _ATTENTION = "blockdraft"
-# A module keeps what it computes with in itself while it is traced, and two steps compile at once.
+# A module holds the values of one call while it is traced, and two steps compile at once.
 _TRACING = threading.Lock()
-# Sequences of the comparison with PyTorch, and by how much of their deviation logits may differ.
-# Of 30 layers in bfloat16 rounding alone makes 0.13; a wrong scale of scores made 0.37 of three.
+# Sequences and tokens of the comparison with PyTorch, and the largest difference of logits as a
+# share of their deviation. Rounding alone makes 0.13 in 30 layers of bfloat16; a wrong scale of
+# scores made 0.37 in three layers.
 _COMPARED = (2, 12)
 _TOLERANCE = {jnp.dtype(jnp.float32): 1e-3, jnp.dtype(jnp.bfloat16): 0.3}
 
 
 @dataclass
 class _Call:
-    """What the parts of a module share while one call of it is traced."""
+    """The state that a module's parts share while one call is traced."""
 
     attend: Attend[Any] | None = None
     caches: dict[int, Any] = field(default_factory=dict)
     updated: dict[int, Any] = field(default_factory=dict)
     outputs: dict[int, Any] = field(default_factory=dict)  # of each layer
-    hidden: Any = None  # what the head is given, computed unless it is there
+    hidden: Any = None  # input of the head; None until the layers have computed it
 
 
 _CALL: ContextVar[_Call] = ContextVar("call")
@@ -76,12 +77,14 @@ class TorchDecoder(Decoder):
             expected = module(torch.as_tensor(token_ids)).logits.float().numpy()
         module.set_attn_implementation(_ATTENTION)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        where = placement and NamedSharding(placement.mesh, PartitionSpec())
+        sharding = placement and NamedSharding(placement.mesh, PartitionSpec())
         env = torchax.default_env()
         self.names = tuple(tensors)
         self.weights = nnx.List(
-            parameter(jax.device_put(env.t2j_copy(each.detach()), where), (None,) * each.ndim)
-            for each in tensors.values()
+            parameter(
+                jax.device_put(env.t2j_copy(tensor.detach()), sharding), (None,) * tensor.ndim
+            )
+            for tensor in tensors.values()
         )
         self.computed_in = dtype
         module.to("meta").tie_weights()
@@ -95,7 +98,7 @@ class TorchDecoder(Decoder):
 
     @property
     def cache_count(self) -> int:
-        """How many caches a call takes: one per layer."""
+        """Number of caches that a call takes: one per layer."""
         return self.config.num_layers
 
     def __call__(
@@ -121,7 +124,7 @@ class TorchDecoder(Decoder):
         return self._run(_Call(hidden=hidden))[0].astype(jnp.float32)
 
     def _run(self, call: _Call, **inputs: Array) -> Float[Array, "1 rows vocab"]:
-        """Call the module; what is not needed of its logits, XLA leaves out."""
+        """Call the module; XLA leaves out logits that are not used."""
         env = torchax.default_env()
         values = env.j2t_iso([weight[...] for weight in self.weights])
         named = dict(zip(self.names, values, strict=True))
@@ -131,8 +134,10 @@ class TorchDecoder(Decoder):
         with _TRACING, promotes[0], promotes[1], precise, env, torch.no_grad():
             token = _CALL.set(call)
             try:
-                given = {**env.j2t_iso(inputs), "use_cache": False}
-                logits: Array = env.t2j_iso(functional_call(self.module, named, (), given).logits)
+                arguments = {**env.j2t_iso(inputs), "use_cache": False}
+                logits: Array = env.t2j_iso(
+                    functional_call(self.module, named, (), arguments).logits
+                )
             finally:
                 _CALL.reset(token)
         return logits
@@ -160,10 +165,10 @@ def _loaded(checkpoint: Checkpoint, dtype: np.dtype[Any]) -> Any:
 
 
 def _tapped(module: Any, layers: int) -> Any:
-    """Have a module leave its layers' outputs in the call, and take its last one from there."""
+    """Have a module store its layers' outputs in the call, and read its head's input from there."""
     base = module.base_model
-    lists = (each for each in base.children() if isinstance(each, torch.nn.ModuleList))
-    for number, layer in enumerate(next(each for each in lists if len(each) == layers)):
+    lists = (child for child in base.children() if isinstance(child, torch.nn.ModuleList))
+    for number, layer in enumerate(next(stack for stack in lists if len(stack) == layers)):
 
         def keep(_: Any, __: Any, output: Any, number: int = number) -> None:
             output = output[0] if isinstance(output, tuple) else output
@@ -200,7 +205,7 @@ def _attention(
     if attention_mask is not None or softcap is not None:
         raise ValueError("attention with a mask of its own or capped scores is not supported")
     env, call = torchax.default_env(), _CALL.get()
-    q, k, v = (each[0].swapaxes(0, 1) for each in env.t2j_iso((query, key, value)))
+    q, k, v = (tensor[0].swapaxes(0, 1) for tensor in env.t2j_iso((query, key, value)))
     if k.shape != v.shape:
         raise ValueError("heads whose keys and values differ in width are not supported")
     scale = 1.0 if scaling is None else scaling * q.shape[-1] ** 0.5
@@ -219,9 +224,9 @@ def _attention(
 def _compare(
     decoder: TorchDecoder, token_ids: np.ndarray, expected: np.ndarray, path: Path
 ) -> None:
-    """Refuse a decoder that does not compute what PyTorch does for some sequences.
+    """Refuse a decoder whose logits for some sequences differ from PyTorch's.
 
-    They come one behind the other: what mixes positions other than by attention shows as well.
+    The sequences are one flat batch, so that layers which mix positions without attention show too.
     """
     sequences, length = token_ids.shape
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), sequences)
@@ -232,10 +237,10 @@ def _compare(
         return decoder.logits(decoder(token_ids, positions, caches, attend).hidden)
 
     try:
-        found = np.asarray(logits(decoder, jnp.asarray(token_ids.reshape(-1), jnp.int32)))
+        results = np.asarray(logits(decoder, jnp.asarray(token_ids.reshape(-1), jnp.int32)))
     except Exception as error:  # whatever an operation raises that cannot be compiled
         raise CheckpointError(f"{path} cannot run on JAX: {error}") from error
-    off = float(np.std(found.reshape(expected.shape) - expected) / np.std(expected))
+    off = float(np.std(results.reshape(expected.shape) - expected) / np.std(expected))
     if not off <= _TOLERANCE[decoder.dtype]:
         raise CheckpointError(
             f"{path}: on JAX logits are off by {off:.2g} of their deviation in PyTorch"

@@ -1,6 +1,6 @@
-"""What PyTorch's products and sums of rows become on JAX: those of `decoder.products`.
+"""PyTorch's products and sums of rows on JAX, computed by `decoder.products`.
 
-torchax has its own, which round a row otherwise beside another number of rows on CPU.
+torchax has its own, whose rounding of a row depends on the number of rows on CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,14 +71,14 @@ def _grouped_mm(
 
 
 def _one_by_one(rows: Array, weight: Array, ends: Array) -> Array:
-    """Multiply all rows with the weight of each expert that any wants, as our own experts do."""
+    """Multiply all rows with the weight of each expert that any row chose, as `Experts` does."""
     expert = jnp.searchsorted(ends, jnp.arange(len(rows), dtype=ends.dtype), side="right")
 
-    def add(y: Array, each: tuple[Array, Array]) -> tuple[Array, None]:
-        mine = (expert == each[0])[:, None]
+    def add(y: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        mine = (expert == pair[0])[:, None]
 
         def added() -> Array:
-            return jnp.where(mine, project(rows, each[1].T), y)
+            return jnp.where(mine, project(rows, pair[1].T), y)
 
         return jax.lax.cond(mine.any(), added, lambda: y), None
 
@@ -103,7 +103,7 @@ _OURS: dict[Any, Callable[..., Any]] = {
 
 
 def use_our_products() -> None:
-    """Have torchax compute what results depend on as our own decoder does."""
+    """Have torchax compute products, sums and norms as our own decoder does."""
     env = torchax.default_env()
     for operator, ours in _OURS.items():
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, apart from its weights: format, configuration, fingerprint."""
+"""Checkpoints: their format, configuration and fingerprint, and reading their tensors."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 _ALL = slice(None)
 _MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
-# Of models for images too, whose other parts are left out.
+# Of models that also take images, whose other parts are left out.
 _PREFIX = "language_model."
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -74,11 +74,11 @@ class OpenCheckpoint:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether it is a GGUF file; else a Hugging Face directory."""
+        """Whether the checkpoint is a GGUF file; else it is a Hugging Face directory."""
         return isinstance(self.weights, GGUFWeights)
 
     def read(self, name: TensorName, rows: slice = _ALL) -> Any:
-        """Read rows of a tensor as the decoder has it; of what experts have, rows are experts.
+        """Read rows of a tensor in the decoder's layout; rows of experts' tensors are experts.
 
         Rows of q and k come in the order RoPE expects, and can only be read by whole heads.
         """
@@ -93,7 +93,7 @@ class OpenCheckpoint:
         return _in_order(stored, name) if is_gguf else stored
 
     def read_finite(self, name: TensorName, rows: slice = _ALL) -> Any:
-        """Read rows of a tensor as float32, or refuse what is no number."""
+        """Read rows of a tensor as float32; `CheckpointError` if one is infinite or no number."""
         with np.errstate(over="ignore"):
             values = np.asarray(self.read(name, rows), np.float32)
         if not np.isfinite(values).all():
@@ -121,12 +121,12 @@ class OpenCheckpoint:
         read = self.weights.read
 
         def matrix(number: int) -> Any:
-            one = (
+            stored = (
                 read(names[number])
                 if len(names) > 1
                 else read(names[0], slice(number, number + 1))[0]
             )
-            return name.arranged(one, is_gguf=self.is_gguf)
+            return name.arranged(stored, is_gguf=self.is_gguf)
 
         first = matrix(numbers[0])
         out = np.empty((len(numbers), *name.shape[1:]), first.dtype)
@@ -148,18 +148,18 @@ class OpenCheckpoint:
         return functools.partial(self.weights.read_part, self._stored_names(name)[0])
 
     def in_stored_order(self, names: Iterable[TensorName]) -> list[TensorName]:
-        """Sort tensors as the files hold them: read so, a file passes by once from the start."""
+        """Sort tensors by their place in the files, so that each is read once from its start."""
         place = {name: index for index, name in enumerate(self.weights.shapes())}
         return sorted(names, key=lambda name: place[self._stored_names(name)[0]])
 
     def check_names(self, names: Iterable[TensorName]) -> None:
-        """Check that tensors are there, which families that are not known may call otherwise."""
+        """Check that the files hold these tensors, which unknown families may name differently."""
         expected, shapes = self.stored_shapes(names), self.weights.shapes()
-        found = {name: shapes[name] for name in expected if name in shapes}
-        check_tensors(self.checkpoint.path, expected, found)
+        matches = {name: shapes[name] for name in expected if name in shapes}
+        check_tensors(self.checkpoint.path, expected, matches)
 
     def stored_shapes(self, names: Iterable[TensorName]) -> dict[str, tuple[int, ...]]:
-        """Return the tensors that hold those of a decoder, and their shapes."""
+        """Return the stored tensors of a decoder's weights, and their shapes."""
         return {
             self.prefix + stored: shape
             for name in names
@@ -174,8 +174,8 @@ class OpenCheckpoint:
 def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenCheckpoint]:
     """Open a Hugging Face directory or a `.gguf` file that holds exactly a decoder's tensors.
 
-    With `any_family`, a directory may be of one that `families` does not know. Then its sizes are
-    known, and its tensors as they are stored.
+    With `any_family`, a directory may be of a family that `families` lacks. Then only its sizes are
+    known, and its tensors are those in the files.
     """
     if path.is_dir():
         if (path / "adapter_config.json").exists() and not any(path.glob("model*.safetensors")):
@@ -207,10 +207,10 @@ def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenChe
 def export_huggingface(source: Path, directory: Path) -> Checkpoint:
     """Write a checkpoint for programs that read nothing else than Hugging Face directories.
 
-    That is configuration and float32 weights, dequantized if need be, all in memory meanwhile; no
+    It gets configuration and float32 weights, dequantized if need be, all in memory meanwhile; no
     tokenizer. The fingerprint is that of the source.
     """
-    # Imported here: what reads a GGUF file does not need it.
+    # Imported here: reading a GGUF file does not need it.
     from safetensors.numpy import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def export_huggingface(source: Path, directory: Path) -> Checkpoint:
             name.hf: np.asarray(opened.read(name), np.float32, order="C")
             for name in tensor_names(config)
         }
-    # transformers refuses files that do not say so.
+    # transformers refuses files without this metadata.
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config_to_hf(config)), encoding="utf-8")
     return Checkpoint(config, opened.checkpoint.fingerprint, directory)
@@ -238,7 +238,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
     shapes = weights.shapes()
     prefix = _PREFIX if _PREFIX + _EMBEDDING in shapes else ""
     if config.tie_word_embeddings and prefix + _HEAD in shapes:
-        # Exports repeat the embedding; of another head, transformers does not believe the flag.
+        # Exports repeat the embedding; if the head is another, transformers ignores the flag.
         config = replace(config, tie_word_embeddings=_are_equal(weights, prefix))
     if is_known(config.family):
         names, description = list(tensor_names(config)), config.canonical_json()
@@ -249,13 +249,13 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         config = replace(config, tie_word_embeddings=_HEAD not in shapes)
     unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
     expected = unnamed.stored_shapes(names)
-    found = {
+    decoder_shapes = {
         name: shape
         for name, shape in shapes.items()
         if name in expected
         or not (_ignorable(name.removeprefix(prefix), config) or name.startswith(_OTHER_MODELS))
     }
-    check_tensors(path, expected, found)
+    check_tensors(path, expected, decoder_shapes)
     if not isinstance(weights, GGUFWeights):
         weights.check_floats(expected)
     fingerprint = remembered_fingerprint(
@@ -270,7 +270,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
 
 
 def _are_equal(weights: Weights, prefix: str) -> bool:
-    """Return whether the stored head is the embedding."""
+    """Return whether the stored head equals the embedding."""
     head, table = prefix + _HEAD, prefix + _EMBEDDING
     shape = weights.shapes()[head]
 
@@ -282,19 +282,19 @@ def _are_equal(weights: Weights, prefix: str) -> bool:
 
 
 def check_tensors(
-    path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+    path: Path, expected: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Check that files hold tensors of these shapes by name, and no others."""
     misshapen = [
-        f"{name} is {found[name]}, expected {shape}"
+        f"{name} is {shapes[name]}, expected {shape}"
         for name, shape in expected.items()
-        if name in found and found[name] != shape
+        if name in shapes and shapes[name] != shape
     ]
     problems = [
-        f"{what}: {_some(names)}"
-        for what, names in (
-            ("missing", sorted(expected.keys() - found.keys())),
-            ("unexpected", sorted(found.keys() - expected.keys())),
+        f"{problem}: {_some(names)}"
+        for problem, names in (
+            ("missing", sorted(expected.keys() - shapes.keys())),
+            ("unexpected", sorted(shapes.keys() - expected.keys())),
             ("shape", misshapen),
         )
         if names

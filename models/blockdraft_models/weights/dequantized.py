@@ -1,4 +1,4 @@
-"""Quantized Hugging Face checkpoints, read as the numbers that they stand for.
+"""Quantized Hugging Face checkpoints, whose quantized tensors read as float32.
 
 FP8 in blocks ("fp8", as Qwen3 publishes it) or with a scale for each row or matrix, and int8
 ("compressed-tensors"), and MXFP4 (gpt-oss). Activations are not quantized here, whatever the
@@ -17,7 +17,7 @@ from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 _ALL = slice(None)
 _SCALES = ("_scale_inv", "_scale")
 _BLOCKS, _BLOCK_SCALES = "_blocks", "_scales"
-# What accompanies weights for computing with quantized activations or caches.
+# Scales for computing with quantized activations or caches, which are left out.
 _OTHER_SCALES = ("input_scale", "k_scale", "v_scale", "q_scale")
 _NARROW = ("F8_E4M3", "I8")
 _COMPRESSED = ("float-quantized", "int-quantized", "naive-quantized")
@@ -61,7 +61,7 @@ class DequantizedWeights:
             for suffix in _SCALES
             if name + suffix in self._shapes and stored.dtype(name) in _NARROW
         }
-        # What has not the form of MXFP4 stays under its own name, which no decoder has.
+        # Tensors without the form of MXFP4 keep their names, which no decoder has.
         self._blocked = {
             name.removesuffix(_BLOCKS)
             for name in self._shapes
@@ -81,28 +81,28 @@ class DequantizedWeights:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor by name, in the order in which the files hold them."""
         scales = set(self._scale_of.values())
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for name, shape in self._shapes.items():
             base = name.removesuffix(_BLOCKS)
             if base in self._blocked and name != base:
                 experts, rows, groups, _ = shape
-                found[base] = experts, groups * 32, rows
+                shapes[base] = experts, groups * 32, rows
             elif not (
                 name in scales
                 or name.endswith(_OTHER_SCALES)
                 or name.removesuffix(_BLOCK_SCALES) in self._blocked
             ):
-                found[name] = shape
-        return found
+                shapes[name] = shape
+        return shapes
 
     def files(self) -> list[Path]:
         """Return the shards."""
         return self._stored.files()
 
     def check_floats(self, names: Iterable[str]) -> None:
-        """Check that what is not quantized holds floating-point numbers of at least 16 bits."""
-        own = (*self._scale_of, *self._blocked)
-        self._stored.check_floats(name for name in names if name not in own)
+        """Check that tensors which are not quantized hold floats of at least 16 bits."""
+        quantized_names = (*self._scale_of, *self._blocked)
+        self._stored.check_floats(name for name in names if name not in quantized_names)
 
     def read(self, name: str, rows: slice = _ALL) -> Any:
         """Read rows of a tensor, with step one, into a fresh array."""
@@ -119,32 +119,32 @@ class DequantizedWeights:
         )
 
     def read_part(self, name: str, index: Index) -> Any:
-        """Read a part of a tensor; of what is not quantized no more than that."""
+        """Read a part of a tensor; of a quantized one the whole rows are read."""
         if name in self._blocked or name in self._scale_of:
             return self.read(name, index[0])[(_ALL, *index[1:])]
         return self._stored.read_part(name, index)
 
 
-def _of_rows(scale: Any, shape: tuple[int, ...], rows: slice, what: str) -> Any:
-    """Return a scale for every element of some rows, or what broadcasts to them."""
+def _of_rows(scale: Any, shape: tuple[int, ...], rows: slice, description: str) -> Any:
+    """Return scales that broadcast to the elements of some rows."""
     if scale.size == 1:
         return scale.reshape(())
     if scale.shape in ((shape[0],), (shape[0], 1)):
         return scale.reshape(-1, 1)[rows]
-    # Blocks are the same everywhere but at the ends: of 128, or the next power of two.
+    # Blocks have one size but at the ends: 128, or the next power of two.
     sides = [
         1 << (-(-size // max(1, count)) - 1).bit_length()
         for size, count in zip(shape, scale.shape, strict=False)
     ]
     counts = tuple(-(-size // side) for size, side in zip(shape, sides, strict=False))
     if not (len(shape) == scale.ndim == 2 and scale.shape == counts):
-        raise CheckpointError(f"{what} is {scale.shape}, the weight {shape}")
+        raise CheckpointError(f"{description} is {scale.shape}, the weight {shape}")
     of_row = np.arange(rows.start, rows.stop) // sides[0]
     return scale[of_row][:, np.arange(shape[1]) // sides[1]]
 
 
 def _mxfp4(blocks: Any, scales: Any) -> Any:
-    """Return matrices [experts, in, out] of blocks [experts, out, groups, 16]; two to a byte."""
+    """Return matrices [experts, in, out] of blocks [experts, out, groups, 16], two to a byte."""
     experts, rows, groups, half = blocks.shape
     numbers = np.empty((experts, rows, groups, 2 * half), np.float32)
     numbers[..., 0::2] = _E2M1[blocks & 15]

@@ -1,4 +1,4 @@
-"""Files of an untrusted checkpoint directory: only what lies there, and no more than is sane."""
+"""Files of an untrusted checkpoint directory: only those that lie there, and of sane sizes."""
 
 import json
 import os
@@ -42,10 +42,10 @@ def check_name(path: Path, name: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Check that a file of a checkpoint is one, and its directory's own.
+    """Check that a path of a checkpoint is a regular file of its directory.
 
     A link may lead within the directory, or into the `blobs` folder beside the `snapshots` in
-    which the hub's cache keeps every file; what the cache does beyond that is its business.
+    which the hub's cache keeps every file; links beyond that are the cache's own.
     """
     directory = Path(os.path.realpath(path.parent))
     hop = directory / path.name
@@ -65,7 +65,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_fetched(path: Path) -> None:
-    """Check that a file is not what Git LFS leaves in its place."""
+    """Check that a file is no pointer of Git LFS."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise CheckpointError(f"{path} is a pointer of Git LFS: fetch it with `git lfs pull`")

@@ -4,9 +4,9 @@ A value is hashed as the float32 it stands for, so the same weights have one fin
 safetensors of any float type and as GGUF. It is SHA-256, for which processors have instructions:
 BLAKE2 took almost three times as long.
 
-Fingerprints are kept on disk, because taking one reads the whole checkpoint: one small file each,
-named by a hash of all that it was taken of, the files with their sizes and times, and the
-configuration. A changed weight file has another name there.
+Fingerprints are kept on disk, because taking one reads the whole checkpoint. Each is a small file,
+whose name is a hash of the configuration and of the weight files' paths, sizes and times: a changed
+weight file leads to another name.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from blockdraft_models.processor import usable_cores
 logger = logging.getLogger(__name__)
 
 _HEX_DIGITS = 16
-# Goes up when fingerprints are taken otherwise, so that the earlier ones are forgotten.
+# Raised when the definition of fingerprints changes, so that the earlier ones are forgotten.
 _DEFINITION = 2
-# Less is read in an instant, and is not worth a file.
+# A smaller checkpoint is read in an instant, and is not worth a file.
 _LEAST_BYTES = 16 << 20
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}\n")
-# Values that a thread holds at a time, as float32. Bounds the memory.
+# Bytes of float32 values that a thread holds at a time.
 _BLOCK_BYTES = 1 << 20
-# More of them wait for memory and files rather than for hashes.
+# More threads would wait for memory and files rather than for hashes.
 _MOST_THREADS = 16
 
 RowReader = Callable[[TensorName, slice], Any]
@@ -49,7 +49,7 @@ def decoder_fingerprint(
     read: RowReader,
 ) -> str:
     """Identify a decoder by 16 hex digits; several threads read its tensors as they are stored."""
-    # Both release Python's lock: reading and converting by NumPy, and hashing.
+    # Hashing, and reading and converting by NumPy, release Python's lock.
     with ThreadPoolExecutor(min(usable_cores(), _MOST_THREADS)) as pool:
         running = {
             name: pool.submit(values_digest, _blocks(name, read)) for name in in_stored_order
@@ -93,34 +93,34 @@ def _blocks(name: TensorName, read: RowReader) -> Iterator[Any]:
 def remembered_fingerprint(
     files: Sequence[Path], description: str, take: Callable[[], str], folder: Path
 ) -> str:
-    """Return the fingerprint of weights, and of what else describes them, taken now or earlier.
+    """Return the fingerprint of weights and their `description`, taken now or earlier.
 
-    If the folder where fingerprints are kept cannot be used, or what it holds is damaged, the
+    If the folder where fingerprints are kept cannot be used, or its file is damaged, the
     fingerprint is taken anew.
     """
     size = sum(file.stat().st_size for file in files)
     if size < _LEAST_BYTES:
         return take()
     key = _key(files, description)
-    known = _recall(folder / key)
-    if known is not None:
-        return known
+    fingerprint = _recall(folder / key)
+    if fingerprint is not None:
+        return fingerprint
     logger.info("reading %.1f GB of weights to identify them, this once", size / 1e9)
     fingerprint = take()
-    # What changed while it was read is not what the key says.
+    # The key does not describe files that changed while they were read.
     if _key(files, description) == key:
         _keep(folder / key, fingerprint)
     return fingerprint
 
 
 def _key(files: Sequence[Path], description: str) -> str:
-    seen = []
+    entries = []
     for file in files:
         status = file.stat()
-        # The last one, unlike the time of writing, cannot be set back: archives and `cp -p` do it.
+        # Archives and `cp -p` set back the time of writing; the last time cannot be set back.
         times = status.st_mtime_ns, status.st_ctime_ns
-        seen.append((str(file.resolve()), status.st_size, *times))
-    text = json.dumps([_DEFINITION, description, seen])
+        entries.append((str(file.resolve()), status.st_size, *times))
+    text = json.dumps([_DEFINITION, description, entries])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

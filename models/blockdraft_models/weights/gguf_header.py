@@ -27,7 +27,7 @@ _DEFAULT_ALIGNMENT = 32
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor of a quantization of ggml, and the offset of its first byte in the file.
+    """Shape and ggml type of a tensor, and the offset of its first byte in the file.
 
     Its shape is row-major: the last axis is contiguous (ggml writes it first).
     """

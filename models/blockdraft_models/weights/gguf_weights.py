@@ -15,7 +15,7 @@ from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.gguf_header import GGUFHeader
 
 _ALL = slice(None)
-# From a quarter to four times as many all take about as long.
+# Elements dequantized at a time; a quarter or four times as many take about as long.
 _SLICE_ELEMENTS = 2**17
 # `dequantize` wants unquantized data in its own dtype.
 _PLAIN = {"F32": "<f4", "F16": "<f2"}
@@ -43,7 +43,7 @@ class GGUFWeights:
         return {name: tensors[name].shape for name in in_order}
 
     def format(self, name: str) -> str:
-        """Return what ggml calls the format of a tensor, such as Q4_1."""
+        """Return ggml's name of a tensor's format, such as Q4_1."""
         return self._stored[name].kind.name
 
     def read_bytes(self, name: str) -> UInt8[np.ndarray, "..."]:
@@ -68,7 +68,7 @@ class GGUFWeights:
 
 
 class _Storage(NamedTuple):
-    """How a tensor is stored."""
+    """Format and size of a stored tensor."""
 
     kind: GGMLQuantizationType
     row_bytes: int

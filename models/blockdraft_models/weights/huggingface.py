@@ -26,7 +26,7 @@ _MOST_HEADER_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a tensor is, and what it is made of."""
+    """Shape, element type and location of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -65,7 +65,7 @@ class SafetensorsWeights:
         return {name: stored.shape for name, stored in self._tensors.items()}
 
     def dtype(self, name: str) -> str:
-        """Return what a tensor is stored as, such as BF16."""
+        """Return the stored element type of a tensor, such as BF16."""
         return self._tensors[name].dtype
 
     def files(self) -> list[Path]:
@@ -136,7 +136,7 @@ class SafetensorsWeights:
 
 
 def _float8(stored: _Stored) -> Any:
-    """Return a mapped tensor; the library asks NumPy for a type that it does not have."""
+    """Return a mapped tensor; the library would ask NumPy for a type that it does not have."""
     import ml_dtypes
 
     dtype = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -144,9 +144,9 @@ def _float8(stored: _Stored) -> Any:
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:
-    """Return which shard holds which tensor; None without an index, or with all in one file.
+    """Return the shard of each tensor; None without an index, or with all in one file.
 
-    Beside that file, as in transformers, an index is what an earlier model left there.
+    As in transformers, an index beside that file counts as the remains of another model.
     """
     if (directory / _SINGLE).exists():
         return None

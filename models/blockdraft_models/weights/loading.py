@@ -75,11 +75,11 @@ def load_decoder(
 ) -> tuple[Decoder, Checkpoint]:
     """Load a decoder from a Hugging Face directory or a `.gguf` file.
 
-    Stored weights are converted to `dtype`, that of activations too. With "stored" matrices in a
+    Stored weights are converted to `dtype`, that of activations too. With "stored", matrices in a
     format that the kernels read stay as they are; "int8" quantizes those of the layers, each as it
-    is read. Without a placement on a mesh all go to the default device.
-    Progress is told after every weight: the bytes placed and the bytes in all. A checkpoint that is
-    refused is refused before anything is placed.
+    is read. Without a placement on a mesh, all weights go to the default device.
+    `progress` gets the bytes placed and the bytes in all, after every weight. A bad checkpoint is
+    refused before anything is placed.
     """
     int8 = weights == "int8"
     with open_checkpoint(path) as source:
@@ -99,12 +99,12 @@ def load_decoder(
         graph, state = nnx.split(nnx.eval_shape(build))
         flat = dict(nnx.to_flat_state(state))
         keys = {".".join(map(str, key)): key for key in flat}
-        wanted = {
+        axes_of = {
             name: flat[keys[name.path]].get_metadata()["out_sharding"]
             for name in tensor_names(config)
         }
         for path_in_decoder, weight in _stream_weights(
-            source, wanted, dtype, placement, progress, int8=int8, formats=formats
+            source, axes_of, dtype, placement, progress, int8=int8, formats=formats
         ):
             key = keys.pop(path_in_decoder)
             flat[key] = flat[key].replace(weight)
@@ -124,11 +124,11 @@ def load_embedding_and_head(
     with open_checkpoint(path, any_family=True) as source:
         config = source.checkpoint.config
         table, untied = embedding_name(config), head_name(config)
-        wanted = [table] if untied is None else [table, untied]
-        source.check_names(wanted)
+        names = [table] if untied is None else [table, untied]
+        source.check_names(names)
         loaded = dict(
             _stream_weights(
-                source, dict.fromkeys(wanted, (VOCAB, EMBED)), dtype, placement, progress
+                source, dict.fromkeys(names, (VOCAB, EMBED)), dtype, placement, progress
             )
         )
     head = None if untied is None else loaded[untied.path]
@@ -158,7 +158,7 @@ def _stream_weights(
             return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
         return math.prod(name.shape) * element.itemsize
 
-    done, total = 0, sum(map(size, axes_of))
+    finished_bytes, total = 0, sum(map(size, axes_of))
     on_its_way: dict[str, Array] = {}
     for name in source.in_stored_order(axes_of):
         if name.path in formats:
@@ -171,9 +171,9 @@ def _stream_weights(
         # Sending is asynchronous and keeps the host's copy until it is through.
         jax.block_until_ready(on_its_way)
         on_its_way = placed
-        done += size(name)
+        finished_bytes += size(name)
         if progress is not None:
-            progress(done, total)
+            progress(finished_bytes, total)
         yield from placed.items()
 
 
@@ -195,7 +195,7 @@ def _converted(
 def _quantized(
     source: OpenCheckpoint, name: TensorName, axes: Axes, placement: Placement | None
 ) -> dict[str, Array]:
-    """Place int8 values and scales; a scale is of a whole row, however the row is divided."""
+    """Place int8 values and scales; a scale is that of a whole row, also if devices divide it."""
     read = source.part_reader(name)
 
     @functools.cache
@@ -229,13 +229,13 @@ def _place(
     part: Callable[[Index], np.ndarray],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    where: NamedSharding | None,
+    sharding: NamedSharding | None,
 ) -> Array:
-    """Send each device its part; all to the default device when there is no sharding."""
+    """Send each device its part; without a sharding, send all to the default device."""
     everything: Index = (slice(None),) * len(shape)
-    if where is None:
+    if sharding is None:
         placed: Array = jax.device_put(part(everything))
         return placed
     return jax.make_array_from_callback(
-        shape, where, lambda index: part(everything if index is None else index), dtype
+        shape, sharding, lambda index: part(everything if index is None else index), dtype
     )

@@ -1,4 +1,4 @@
-"""How far a download or a loading is: a bar on a terminal, else lines of the log."""
+"""Progress of a download or of loading: a bar on a terminal, else lines of the log."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[int, int], None]
-"""Takes bytes done and bytes in all."""
+"""Takes finished bytes and bytes in all."""
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
     """Show bytes, of `total` if it is known beforehand, on stderr while the context is open.
 
-    Where stderr is no terminal it logs a line every five seconds: what takes less is not mentioned.
+    Where stderr is no terminal it logs a line every five seconds; shorter work is not mentioned.
     """
     if not sys.stderr.isatty():
         yield _LoggedProgress(title)
@@ -36,19 +36,21 @@ def show_progress(title: str, total: int | None = None) -> Iterator[Progress]:
     console = Console(stderr=True)
     with rich_progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda done, whole: bar.update(task, completed=done, total=whole)
+        yield lambda finished_bytes, total_bytes: bar.update(
+            task, completed=finished_bytes, total=total_bytes
+        )
 
 
 class _LoggedProgress:
-    """Logs how far something is, seldom enough."""
+    """Logs the progress, a line every few seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, finished_bytes: int, total: int) -> None:
         now = time.monotonic()
         if now < self._next_line:
             return
         self._next_line = now + _SECONDS_BETWEEN_LINES
-        logger.info("%s: %.0f of %.0f MB", self._title, done / 1e6, total / 1e6)
+        logger.info("%s: %.0f of %.0f MB", self._title, finished_bytes / 1e6, total / 1e6)

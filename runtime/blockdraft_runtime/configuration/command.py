@@ -1,4 +1,4 @@
-"""The settings of one command: its flags, variables and file, and the flags that say a thing."""
+"""The settings of one command: read from flags, variables and a file, and written as flags."""
 
 import argparse
 import difflib
@@ -17,7 +17,7 @@ S = TypeVar("S")
 
 
 class Configuration(Generic[S]):
-    """How a command comes to its settings."""
+    """The settings of a command, as its flags, variables and file give them."""
 
     def __init__(self, command: str, kind: type[S]) -> None:
         """Describe a command by its words after `blockdraft` and the dataclass of its settings."""
@@ -46,8 +46,8 @@ class Configuration(Generic[S]):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add a flag for every setting, and `--config`.
 
-        Where some settings are declared as common, `--help` shows the first words on these alone,
-        on one screen, and `--help-all` all on all of them.
+        If some settings are declared as common, `--help` shows only these, each up to the first
+        semicolon of its text, so as to fit one screen; `--help-all` shows everything.
         """
         parser.epilog = (
             f"Each flag may also be given as a variable, {self.variable('NAME')}, or as a "
@@ -76,7 +76,7 @@ class Configuration(Generic[S]):
             )
 
     def read(self, args: argparse.Namespace) -> S:
-        """Return the settings that flags, environment and file give; or exit, as for a bad flag."""
+        """Return the settings of flags, environment and file; a bad one ends the process."""
         try:
             return self.resolve(vars(args), os.environ)
         except (OSError, ValueError) as error:
@@ -84,7 +84,7 @@ class Configuration(Generic[S]):
             raise SystemExit(2) from error
 
     def resolve(self, args: Mapping[str, Any], environ: Mapping[str, str]) -> S:
-        """Return the settings that parsed flags, an environment and the file they name give.
+        """Return the settings of parsed flags, an environment and the file that these name.
 
         `OSError` if the file cannot be read; `ValueError` says where a bad value came from.
         """
@@ -110,7 +110,7 @@ class Configuration(Generic[S]):
         try:
             return build(self.kind, values)
         except ValueError as error:
-            # Says where the settings that it names come from, unless they are flags.
+            # Add the sources of the settings that the error names, unless they are flags.
             named = set(re.findall(r"--([a-z0-9-]+)", str(error)))
             origins = [f"--{name} is {source}" for name, source in sources.items() if name in named]
             raise ValueError(
@@ -118,7 +118,7 @@ class Configuration(Generic[S]):
             ) from error
 
     def flags(self, settings: S) -> tuple[str, ...]:
-        """Return the command line that means `settings`: a flag for all that is not the default."""
+        """Return the command line of `settings`: a flag for each value that is not the default."""
         return tuple(
             flag
             for setting in self.settings.values()
@@ -134,7 +134,7 @@ class Configuration(Generic[S]):
         return run(parser.parse_args(argv))
 
     def _read_section(self, file: Path) -> dict[str, Any]:
-        # Imported here: few are started with a file.
+        # Imported here: few processes are started with a file.
         import tomllib
 
         try:
@@ -157,7 +157,7 @@ class Configuration(Generic[S]):
 
 
 class _HelpAll(argparse.Action):
-    """Prints the help with what `--help` leaves out, and ends the process."""
+    """Prints the help of all flags, and ends the process."""
 
     def __init__(
         self, option_strings: list[str], dest: str, whole: dict[str, str], help: str
@@ -173,16 +173,16 @@ class _HelpAll(argparse.Action):
 
 
 def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> argparse.Action:
-    more: dict[str, Any] = {"dest": _destination(setting.name)}
+    options: dict[str, Any] = {"dest": _destination(setting.name)}
     if setting.kind is bool:
         negated = setting.name.startswith("no-")
-        more["action"] = "store_true" if negated else argparse.BooleanOptionalAction
+        options["action"] = "store_true" if negated else argparse.BooleanOptionalAction
     else:
-        more["metavar"] = setting.metavar
+        options["metavar"] = setting.metavar
         if setting.many and setting.declaration.separator is None:
-            more |= {"nargs": "+", "action": "extend"}
+            options |= {"nargs": "+", "action": "extend"}
     flags = [f"--{name}" for name in setting.names]
-    return parser.add_argument(*flags, default=None, **more)
+    return parser.add_argument(*flags, default=None, **options)
 
 
 def _help(setting: Setting, text: str) -> str:
@@ -194,7 +194,7 @@ def _help(setting: Setting, text: str) -> str:
 
 
 def _described_default(setting: Setting) -> str | None:
-    """Return the text that means the default of a setting; None if there is none."""
+    """Return the default of a setting as text; None if there is none to show."""
     default = setting.default
     if default is MISSING or default is None or isinstance(default, bool):
         return None
@@ -217,7 +217,7 @@ def _of_flag(setting: Setting, flag: str | list[str] | bool) -> Any:
 def _value(settings: Any, setting: Setting) -> Any:
     value = settings
     for name in setting.paths[0]:
-        # Of a group that is None, every setting is unset.
+        # Every setting of a group that is None is unset.
         value = None if value is None else getattr(value, name)
     return value
 
@@ -230,6 +230,6 @@ def _flags(setting: Setting, value: Any) -> list[str]:
     return [f"--{setting.name}={text}" for text in setting.to_texts(value)]
 
 
-def _nearest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
+def _nearest(word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word, names, 1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""The settings of a dataclass: found by name, made of texts and of a file, and put together."""
+"""The settings of a dataclass: listed by name, parsed from texts or a file, put together."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a command. A value that means nothing is a ValueError naming its source."""
+    """A setting of a command. A bad value raises a ValueError that names its source."""
 
     name: str  # its flag without the dashes, which is also its key in a file
     paths: tuple[FieldPath, ...]  # where its value goes; several if parts of the settings share it
@@ -36,19 +36,19 @@ class Setting:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and the alias that means the same."""
+        """Its name, and its alias if there is one."""
         return (
             (self.name,) if self.declaration.alias is None else (self.name, self.declaration.alias)
         )
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values that it must be one of; none if it may be any of its type."""
+        """The values of a `Literal` type; none for any other type."""
         return choices(self.kind)
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in `--help`."""
+        """Placeholder of the value in `--help`."""
         if self.declaration.metavar is not None:
             return self.declaration.metavar
         if self.choices:
@@ -58,37 +58,37 @@ class Setting:
         return {int: "N", float: "X"}.get(self.kind, self.name.rpartition("-")[2].upper())
 
     def from_text(self, text: str, source: str) -> Any:
-        """Return the value that a variable or a flag's single text means.
+        """Return the value that a variable, or the single text of a flag, stands for.
 
-        A list is written as on a command line: items separated by blanks, quoted as in a shell.
+        The items of a list without a separator are divided by blanks and quoted as in a shell.
         """
         if not self.many:
-            return self._one(text, source)
+            return self._item(text, source)
         separator = self.declaration.separator
         return self.from_texts(text.split(separator) if separator else shlex.split(text), source)
 
     def from_texts(self, texts: Sequence[str], source: str) -> tuple[Any, ...]:
-        """Return the list that several texts mean."""
-        items = tuple(self._one(text, source) for text in texts)
+        """Return the list whose items the texts stand for."""
+        items = tuple(self._item(text, source) for text in texts)
         if self.declaration.distinct and len(set(items)) < len(items):
             raise ValueError(f"{source} has the same value twice")
         return items
 
     def from_file(self, value: object, source: str) -> Any:
-        """Return the value that one of a TOML file means."""
+        """Return the value that an entry of a TOML file stands for."""
         if not self.many:
-            return self._one(self._text_of_file(value, source), source)
+            return self._item(self._text_of_file(value, source), source)
         if not isinstance(value, list):
             raise ValueError(f"{source} must be a list, got {value!r}")
         return self.from_texts([self._text_of_file(item, source) for item in value], source)
 
     def to_texts(self, value: Any) -> list[str]:
-        """Return the texts that mean a value: one, or one for each item of a list."""
+        """Return a value as texts: one for each item of a list without a separator, else one."""
         texts = [_text(item) for item in (value if self.many else (value,))]
         return [self.declaration.separator.join(texts)] if self.declaration.separator else texts
 
-    def _one(self, text: str, source: str) -> Any:
-        # Where unset is not the default there must be a word for it.
+    def _item(self, text: str, source: str) -> Any:
+        # Without this word an optional setting whose default is a value could not be unset.
         if self.optional and self.default is not None and text == "none":
             return None
         value = self._parse(text, source)
@@ -119,38 +119,38 @@ class Setting:
         return self.kind(text)
 
     def _text_of_file(self, value: object, source: str) -> str:
-        """TOML knows types: numbers and truth values must not come as text, nor text as numbers."""
-        wanted = self.kind if self.kind in (bool, int, float) else str
+        """Return an entry of a TOML file as text; `ValueError` if its type is not the setting's."""
+        kind = self.kind if self.kind in (bool, int, float) else str
         if self.choices:
-            wanted = type(self.choices[0])
+            kind = type(self.choices[0])
         if self.declaration.parse is not None and isinstance(value, str):
             return value
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
+        if type(value) is not kind and not (kind is float and type(value) is int):
             words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-            raise ValueError(f"{source} must be {words[wanted]}, got {value!r}")
+            raise ValueError(f"{source} must be {words[kind]}, got {value!r}")
         return _text(value)
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
-    """Return the settings of a dataclass and of the groups in it, by name, in their order.
+    """Return the settings of a dataclass and of its groups by name, in the order of fields.
 
     `TypeError` if two fields of one name differ in type or default, so that no value suits both.
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for new in _walk(kind, {}, ()):
-        old = found.setdefault(new.name, new)
+        old = settings.setdefault(new.name, new)
         if old is new:
             continue
         if (old.kind, old.many, old.default) != (new.kind, new.many, new.default):
             raise TypeError(f"--{new.name} means two things: {old} and {new}")
-        found[new.name] = dataclasses.replace(old, paths=old.paths + new.paths)
-    return found
+        settings[new.name] = dataclasses.replace(old, paths=old.paths + new.paths)
+    return settings
 
 
 def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
-    """Return settings with `values` and the defaults of all else.
+    """Return settings with `values`, and defaults for the rest.
 
-    A group that is None by default becomes one as soon as one of its values is there.
+    A group that is None by default is made if `values` has any of its settings.
 
     `ValueError` if required values are missing, or values contradict each other.
     """
@@ -159,15 +159,15 @@ def build(kind: type[T], values: Mapping[FieldPath, Any]) -> T:
 
 def _walk(kind: type, defaults: Mapping[str, Any], path: FieldPath) -> Iterator[Setting]:
     hints = typing.get_type_hints(kind)
-    for one in dataclasses.fields(kind):
-        default = defaults[one.name] if one.name in defaults else _default(one)
-        declaration = one.metadata.get(KEY)
-        inner, optional = without_none(hints[one.name])
-        here = (*path, one.name)
+    for field in dataclasses.fields(kind):
+        default = defaults[field.name] if field.name in defaults else _default(field)
+        declaration = field.metadata.get(KEY)
+        inner, optional = without_none(hints[field.name])
+        here = (*path, field.name)
         if isinstance(declaration, Declaration):
             many = typing.get_origin(inner) is tuple
             yield Setting(
-                name=declaration.flag or one.name.replace("_", "-"),
+                name=declaration.flag or field.name.replace("_", "-"),
                 paths=(here,),
                 kind=typing.get_args(inner)[0] if many else inner,
                 many=many,
@@ -176,45 +176,47 @@ def _walk(kind: type, defaults: Mapping[str, Any], path: FieldPath) -> Iterator[
                 declaration=declaration,
             )
         elif isinstance(declaration, frozenset):
-            # What a group that is there must have is unset as long as the group is not.
-            known = {
-                each.name: None if default is None else getattr(default, each.name)
-                for each in dataclasses.fields(inner)
+            # While a group is None, all its settings are unset, required ones too.
+            members = {
+                member.name: None if default is None else getattr(default, member.name)
+                for member in dataclasses.fields(inner)
             }
             yield from (
-                found for found in _walk(inner, known, here) if found.name not in declaration
+                setting
+                for setting in _walk(inner, members, here)
+                if setting.name not in declaration
             )
 
 
 def _make(kind: type[T], base: Any, values: Mapping[FieldPath, Any], path: FieldPath) -> T:
     hints = typing.get_type_hints(kind)
-    given: dict[str, Any] = {}
-    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass, by contract
-        here = (*path, one.name)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass, by contract
+        here = (*path, field.name)
         if here in values:
-            given[one.name] = values[here]
-        elif any(found[: len(here)] == here for found in values):
-            inner, _ = without_none(hints[one.name])
-            default = _default(one) if base is None else getattr(base, one.name)
-            given[one.name] = _make(inner, default, values, here)
+            arguments[field.name] = values[here]
+        elif any(key[: len(here)] == here for key in values):
+            inner, _ = without_none(hints[field.name])
+            default = _default(field) if base is None else getattr(base, field.name)
+            arguments[field.name] = _make(inner, default, values, here)
     if base is not None:
-        return typing.cast(T, dataclasses.replace(base, **given))
-    needed = [one for one in settings_of(kind).values() if one.default is MISSING]
-    missing = [one for one in needed if one.paths[0][0] not in given]
+        return typing.cast(T, dataclasses.replace(base, **arguments))
+    needed = [setting for setting in settings_of(kind).values() if setting.default is MISSING]
+    missing = [setting for setting in needed if setting.paths[0][0] not in arguments]
     if missing and path:
         raise ValueError(f"{_and(needed)} need each other")
     if missing:
         raise ValueError(f"{_and(missing)} must be given")
-    return kind(**given)
+    return kind(**arguments)
 
 
 def _and(settings: Sequence[Setting]) -> str:
-    *first, last = (f"--{one.name}" for one in settings)
+    *first, last = (f"--{setting.name}" for setting in settings)
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _default(one: "Field[Any]") -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from blockdraft_runtime.settings.process import (
 SentForm = Literal["auto", "projected", "raw"]
 
 DRAFTER_NAMES = ("auto", "dflash", "eagle3", "random", "random-eagle3")
-"""What `--drafter` may name besides a directory or a hub id; a seed may follow the last two."""
+"""Values of `--drafter` besides a directory or a hub id; a seed may follow the last two."""
 TRAINED_WITHOUT_THINKING = ("qwen/qwen3-4b", "qwen/qwen3-8b")
 """Hub ids, in lower case, of targets whose drafter of `auto` was trained without thinking."""
 
@@ -31,7 +31,7 @@ NO_DRAFTER_STATUS = 3
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
-    """Whether a drafter learns while it serves, and where and how much it records."""
+    """Settings of a drafter that learns while it serves, and of its training samples."""
 
     enabled: bool = setting(
         False,

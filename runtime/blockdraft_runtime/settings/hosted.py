@@ -9,7 +9,7 @@ from blockdraft_runtime.settings.verifier import VerifierSettings
 
 @dataclass(frozen=True, slots=True)
 class HostedSettings:
-    """All settings of the process; what both models need, such as the target, exists once."""
+    """All settings of the process; one that both models need, such as the target, exists once."""
 
     verifier: VerifierSettings = group(
         lambda: VerifierSettings(drafter_address=None),

@@ -36,7 +36,7 @@ class Size(int):
     """A number of bytes, written as people do: `4GiB`."""
 
     def __str__(self) -> str:
-        """Return it in the largest unit of which it is a multiple."""
+        """Return the size in the largest unit of which it is a multiple."""
         for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if self and self % (1 << power) == 0:
                 return f"{self >> power}{unit}"
@@ -45,12 +45,12 @@ class Size(int):
 
 def parse_size(text: str) -> Size:
     """Return the bytes of a size such as `4GiB`, `500MB` or a plain number."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or len(text) > 20:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or len(text) > 20:
         raise ValueError(f"must be a size such as 512MiB or 4GiB, got {text!r}")
-    unit = (found[2] or "").upper()
+    unit = (match[2] or "").upper()
     power = _SIZE_UNITS.index(unit[0]) + 1 if unit else 0
-    return Size(float(found[1]) * (1024 if unit.endswith("I") else 1000) ** power)
+    return Size(float(match[1]) * (1024 if unit.endswith("I") else 1000) ** power)
 
 
 def size_text(size_bytes: float) -> str:
@@ -61,7 +61,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def model_name(target: str) -> str:
-    """Return what a target is called: a file's or directory's name, or the hub id itself."""
+    """Return the name of a target: that of its file or directory, or the hub id itself."""
     path = Path(target).expanduser()
     if path.suffix == ".gguf":
         return path.stem
@@ -70,7 +70,7 @@ def model_name(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Where a process listens, what it logs and how it stops."""
+    """Addresses, logs and shutdown of a process."""
 
     address: str = required(
         "where to listen, `host:port` or `unix:/path`", flag="listen", common=True

@@ -32,15 +32,15 @@ class PeerName:
 
     @classmethod
     def parse(cls, address: str) -> "PeerName | None":
-        """Return the name in an address `dns:///HOST:PORT`; None if it is an address of one.
+        """Return the name in an address `dns:///HOST:PORT`; None for one process's address.
 
-        `ValueError` if it begins like one, but is none.
+        `ValueError` if it begins with `dns:` but is no such address.
         """
         if not address.startswith(_SCHEME):
             return None
         host, _, port = address.removeprefix(_PREFIX).rpartition(":")
-        known = address.startswith(_PREFIX) and host and not set("/:[]") & set(host)
-        if not known or not port.isdecimal() or not 0 < int(port) < 65536:
+        has_host = address.startswith(_PREFIX) and host and not set("/:[]") & set(host)
+        if not has_host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"a name of several is written {_PREFIX}HOST:PORT, got {address!r}")
         return cls(host, int(port))
 
@@ -50,7 +50,7 @@ class PeerName:
 
     @property
     def certified(self) -> str:
-        """The name that the certificates of its processes have to be for."""
+        """The host name that the certificates of its processes have to be for."""
         # The dot at the end of a full name keeps the resolver from trying others.
         return self.host.removesuffix(".")
 
@@ -93,7 +93,7 @@ class LimitsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where the server's certificate lies; the files are read again when they change."""
+    """Files of the server's certificate; they are read again when they change."""
 
     certificate: Path = required(
         "PEM certificate chain, the server's own first; needs --tls-key",

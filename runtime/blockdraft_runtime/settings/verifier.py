@@ -36,7 +36,7 @@ class SchedulerSettings:
     max_step_tokens: int = setting(
         128, "most tokens of one forward pass; at least --max-sequences", minimum=1
     )
-    # As `CacheSettings` say; most tokens of one sequence, prompt and completion together.
+    # Most tokens of one sequence, prompt and completion together; follows from `CacheSettings`.
     max_context_tokens: int = 2048
     max_waiting: int = setting(256, WAITING_HELP, minimum=0, common=True)
 
@@ -52,7 +52,7 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
-    """How long sequences may be and how many tokens fit; None for what model and memory allow."""
+    """Length of sequences and size of the KV cache; None for what model and memory allow."""
 
     max_model_len: int | None = setting(
         None, MODEL_LEN_HELP, alias="max-context-tokens", minimum=1, common=True
@@ -81,11 +81,11 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How the engine loop runs."""
+    """Settings of the engine loop."""
 
     scheduler: SchedulerSettings = group(SchedulerSettings)
     page_size: int = setting(16, "tokens per page of the KV cache", minimum=1)
-    # As `CacheSettings` say; when pages run out, the youngest sequence is preempted.
+    # Follows from `CacheSettings`; when pages run out, the youngest sequence is preempted.
     num_pages: int = 384
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     weights: Literal["stored", "float", "int8"] = setting(
@@ -106,8 +106,8 @@ class EngineSettings:
         "drafts and on other requests; unset: shapes are padded until they are, or refused where "
         "that makes a step more than 1.3 times as long",
     )
-    # How many times as long as without it a step of decoding sequences may take when it also
-    # computes a part of a prompt; less shortens inter-token latencies, more times to first token.
+    # Longest step that decodes sequences and computes a part of a prompt, as a multiple of the same
+    # step without it. Less shortens inter-token latencies, more shortens times to first token.
     prompt_slowdown: float = 2.0
     draft_policy: DraftPolicy = setting(
         "adaptive",
@@ -126,7 +126,7 @@ class EngineSettings:
         "prompt lookup also searches so many tokens of a tenant's last completions; 0: none",
         minimum=0,
     )
-    # Most tokens of a verification of what prompt lookup found, the target's newest token included.
+    # Most tokens of the verification of a prompt-lookup draft, the newest token included.
     prompt_lookup_block: int = 16
     draft_groups: Literal[1, 2] = setting(
         1,
@@ -156,7 +156,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class SliceSettings:
-    """Which process of a verifier on a slice of several hosts this is; one per host."""
+    """Place of this process in a verifier on a slice of several hosts, one process per host."""
 
     coordinator: str = required(
         "on a slice of several hosts: where its processes meet, on the host of process 0; unset: "
@@ -216,7 +216,7 @@ class VerifierSettings:
         "serve nothing: compile, print whether all steps are batch-invariant, and exit with 0 if "
         "they are",
     )
-    # Which process of a slice of several hosts this is; None for a single process.
+    # The place of this process on a slice of several hosts; None for a single process.
     slice: SliceSettings | None = optional_group()
     # A second address, beside the one in `process`; None for none.
     peer_address: str | None = setting(

@@ -50,7 +50,7 @@ def mistral_calls(text: str, schemas: Schemas) -> list[Call]:
 
 
 def llama_calls(text: str, schemas: Schemas) -> list[Call]:
-    """Read JSON that is not marked as a call: objects with the name of a tool, and semicolons."""
+    """Read JSON that is not marked as a call: objects that name a tool, with semicolons between."""
     body, calls = text.removeprefix("<|python_tag|>").strip(), []
     while body:
         value, end = _DECODER.raw_decode(body)
@@ -70,7 +70,7 @@ def harmony_calls(text: str, schemas: Schemas) -> list[Call]:
 
 
 def gemma_calls(text: str, schemas: Schemas) -> list[Call]:
-    """Read FunctionGemma's names without and texts between tags for quotation marks."""
+    """Read FunctionGemma's notation: names without quotation marks, texts between `<escape>`."""
     match = _GEMMA.fullmatch(text)
     if match is None:
         raise ValueError("no name and arguments")
@@ -83,7 +83,7 @@ def gemma_calls(text: str, schemas: Schemas) -> list[Call]:
 
 
 def _call(value: Any) -> Call:
-    # Some models have the second name from other forms.
+    # Some models call the arguments `parameters`, as other forms do.
     name, arguments = value["name"], value.get("arguments", value.get("parameters", {}))
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise TypeError("a call has a name and an object")
@@ -102,7 +102,7 @@ def _typed(text: str, schema: Any) -> Any:
 
 
 def _types(schema: Any) -> set[str]:
-    """Return the types that a schema names, that of strings where it names none."""
+    """Return the types that a schema names; if none, "object" for a reference, else "string"."""
     if not isinstance(schema, Mapping):
         return {"string"}
     names, variants = schema.get("type", []), schema.get("anyOf", schema.get("oneOf", []))

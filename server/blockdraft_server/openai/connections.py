@@ -1,4 +1,4 @@
-"""Connections over HTTP: how many there are, what they may send and in what time."""
+"""Connections over HTTP: limits on their number and their time, and checks of their headers."""
 
 import asyncio
 import ipaddress
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Discreet(logging.LoggerAdapter[logging.Logger]):
-    """Leaves out what was no HTTP, of which aiohttp would log whole lines: they may hold keys."""
+    """Leaves out lines that are no HTTP, which aiohttp would log in full: they may hold keys."""
 
     def log(
         self, level: int, msg: object, *args: object, exc_info: Any = None, **options: Any
@@ -31,7 +31,7 @@ class _Discreet(logging.LoggerAdapter[logging.Logger]):
 
 
 class Connection(web.RequestHandler):
-    """One that is closed if it is one too many, or if its first request does not come in time."""
+    """A connection that is closed if it is one too many, or if its first request is late."""
 
     def __init__(self, server: web.Server) -> None:
         """Hand requests to `server`."""
@@ -53,7 +53,7 @@ class Connection(web.RequestHandler):
             self.force_close()
 
     def begun(self) -> None:
-        """Take note that there is a request."""
+        """Note that a request has come."""
         self._silence.cancel()
 
     def handle_error(
@@ -63,7 +63,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Log what is no HTTP, and answer in OpenAI's form."""
+        """Log a message that is no HTTP, and answer in OpenAI's form."""
         text = super().handle_error(request, status, exc, message)
         response = web.json_response(http_error(status, "the request is no HTTP"), status=status)
         response.headers.update(text.headers)
@@ -72,7 +72,7 @@ class Connection(web.RequestHandler):
 
 
 async def expected(request: web.Request) -> web.Response | None:
-    """Ask for the body of a request that expects to be asked; nothing else is done."""
+    """Ask for the body of a request with `Expect: 100-continue`; refuse other expectations."""
     if request.headers["Expect"].lower() != "100-continue":
         return web.json_response(http_error(417, "nothing but 100-continue is known"), status=417)
     if request.transport is not None:
@@ -83,20 +83,20 @@ async def expected(request: web.Request) -> web.Response | None:
 def check_headers(request: web.Request, hosts: Collection[str] | None) -> None:
     """Refuse compressed bodies and, unless `hosts` is None, requests that a web page may send.
 
-    A page in a browser, or a name that leads here (DNS rebinding), would use what needs no key. So
-    `Host` has to be an address, a name of this machine or one of `hosts`, and `Origin` one of these
-    names or the same host.
+    A page in a browser, or a name that resolves to this host (DNS rebinding), could use a server
+    that needs no key. So `Host` has to be an address, a name of this machine or one of `hosts`, and
+    `Origin` one of these names or the same host.
     """
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(reason="the body must not be compressed")
     if hosts is None or "*" in hosts:
         return
     host = urlsplit(f"//{request.headers.get('Host', 'localhost')}").hostname or ""
-    known = {"localhost", "127.0.0.1", "::1", *hosts}
-    if host not in known and not _is_address(host):
+    allowed_hosts = {"localhost", "127.0.0.1", "::1", *hosts}
+    if host not in allowed_hosts and not _is_address(host):
         raise web.HTTPForbidden(reason=f"host {host!r} is not among --allowed-host")
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).hostname not in {host, *known}:
+    if origin is not None and urlsplit(origin).hostname not in {host, *allowed_hosts}:
         raise web.HTTPForbidden(reason=f"origin {origin!r} is not among --allowed-host")
 
 

@@ -20,7 +20,7 @@ _STATUS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-# What OpenAI calls fields that errors of ours name.
+# OpenAI's names of the fields that our errors name.
 _NAMES = {
     "sampling.max_output_tokens": "max_tokens",
     "sampling.stop_sequences": "stop",
@@ -45,7 +45,7 @@ def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
         ours = next((name for name in names if re.match(re.escape(name) + r"(?![\w])", field)), "")
         named = names.get(ours, "") + field[len(ours) :].removeprefix("sampling.")
         message, field = message.replace(field, named), named
-    # Of another field than the one that is wrong.
+    # Messages about another field may name this one too.
     message = message.replace("max_output_tokens", "max_tokens")
     # Clients look for this code, or for these words, to make a prompt shorter or to go elsewhere.
     longest = "This model's maximum context length is"
@@ -62,7 +62,7 @@ def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def http_error(status: int, message: str) -> dict[str, Any]:
-    """Return the body for what HTTP knows of by itself."""
+    """Return the body of an error of HTTP itself."""
     return _error(status, message, None, HTTPStatus(status).phrase.lower().replace(" ", "_"))
 
 

@@ -33,11 +33,11 @@ from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
 
-# Beside the text of a prompt and a constraint, of which JSON may make three times as many bytes:
-# names and options.
+# Bytes of names and options, beside the text of a prompt and a constraint; escapes of JSON may make
+# that text three times as long.
 _ROOM_BYTES = 256 * 1024
 _ESCAPING = 3
-# Of larger ones so many are held at once, 128 MiB by default.
+# So many larger bodies are held at once, 128 MiB by default.
 _SMALL_BODY_BYTES = 64 * 1024
 _LARGE_BODIES = 32
 
@@ -51,7 +51,7 @@ class HttpServer:
     Attributes:
         address: Where it listens, once it is open.
         template: The model's chat template, once its tokenizer is loaded.
-        control_tokens: Those of its tokenizer, by their spelling.
+        control_tokens: The tokenizer's control tokens, by their spelling.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HttpServer:
         pool: VerifierPool,
         keys: ApiKeys,
     ) -> None:
-        """Serve what `pool` holds at `address`, with the keys and the certificate of the server."""
+        """Serve the pool's verifiers at `address`, with the keys and certificate of the server."""
         self.address = address
         self.template: Any = None
         self.control_tokens: Mapping[str, int] = {}
@@ -76,8 +76,8 @@ class HttpServer:
         self._large_bodies = asyncio.Semaphore(_LARGE_BODIES)
         self._tls = None if settings.tls is None else _tls(settings.tls)
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
-        most = _ESCAPING * texts + _ROOM_BYTES
-        application = web.Application(client_max_size=most, middlewares=[self._let_in])
+        max_bytes = _ESCAPING * texts + _ROOM_BYTES
+        application = web.Application(client_max_size=max_bytes, middlewares=[self._let_in])
         for method, path, handler in (
             ("POST", "/v1/chat/completions", self._guarded(self._chat)),
             ("POST", "/v1/completions", self._guarded(self._text)),
@@ -165,7 +165,7 @@ class HttpServer:
     async def _batch(
         self, request: web.Request, convert: Callable[[object], CompletionBatch]
     ) -> CompletionBatch:
-        """Return what the body asks for."""
+        """Return the completions that the body asks for."""
         if request.content_type != "application/json":
             # A web page may send others without asking first.
             raise web.HTTPUnsupportedMediaType(reason="Content-Type must be application/json")
@@ -209,7 +209,7 @@ class HttpServer:
 
     @contextlib.contextmanager
     def _until_deadline(self, request: web.Request) -> Iterator[None]:
-        """Cut the connection of a caller that does not read what it was sent in time."""
+        """Cut the connection of a caller that does not read its answer in time."""
 
         def cut() -> None:
             if request.transport is not None:
@@ -243,7 +243,7 @@ class HttpServer:
 
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what is not for us; tell of paths and methods that are not there as of errors."""
+        """Refuse requests by their headers; report unknown paths and methods as OpenAI's errors."""
         assert isinstance(request.protocol, Connection)
         request.protocol.begun()
         try:
@@ -259,7 +259,7 @@ class HttpServer:
         return response
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Return a handler that checks the key before it reads the body, and tells of errors."""
+        """Return a handler that checks the key before it reads the body, and reports errors."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:

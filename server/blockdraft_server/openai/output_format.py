@@ -1,4 +1,4 @@
-"""What the completions of a model look like, judged by its chat template."""
+"""The format of a model's completions, judged by its chat template."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from blockdraft_server.openai.output_forms import Kind, OutputForm, output_form
 
 # Qwen, DeepSeek and others; Magistral.
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
-# For use within a program, as Unicode says of these code points.
+# Unicode reserves these code points for use within a program.
 _NONCHARACTERS = range(0xFDD0, 0xFDF0)
 
 
@@ -44,11 +44,11 @@ class OutputFormat:
         source, opened, closed = template.source, False, False
         tags = next((tags for tags in _REASONING if tags[1] in source), None)
         if tags is not None and tags[0] in source:
-            question, none = [{"role": "user", "content": "?"}], re.compile("(?!)")
+            question, no_match = [{"role": "user", "content": "?"}], re.compile("(?!)")
             # A template may refuse such a conversation, or the arguments; the request will show it.
             with contextlib.suppress(ValueError):
                 text, _ = template.render(
-                    question, none, add_generation_prompt=True, arguments=arguments
+                    question, no_match, add_generation_prompt=True, arguments=arguments
                 )
                 opened, closed = map(text.rstrip().endswith, tags)
         form, tools = output_form(template), tools or {}
@@ -58,7 +58,7 @@ class OutputFormat:
 
     @property
     def free_text(self) -> inference_pb2.FreeText | None:
-        """What may precede text of which a form is demanded; None for nothing."""
+        """Free text that may precede constrained text; None if none may."""
         if self.form is not None and self.form.free_text is not None:
             return self.form.free_text
         if self.reasoning is None or self.ends_reasoning:
@@ -84,7 +84,7 @@ class OutputFormat:
         return tags
 
     def stand_ins(self, control_tokens: Mapping[str, int]) -> dict[str, str]:
-        """Return by its spelling a character for each control token that tells parts apart."""
+        """Return a character for each control token that separates parts, by its spelling."""
         spellings = [*(self.reasoning or ()), *(self.form.tokens if self.form else ())]
         control = dict.fromkeys(spelling for spelling in spellings if spelling in control_tokens)
         return dict(zip(control, map(chr, _NONCHARACTERS), strict=False))

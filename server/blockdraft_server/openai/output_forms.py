@@ -17,30 +17,30 @@ from blockdraft_server.openai.call_readers import Call, Schemas
 
 Kind = Literal["content", "reasoning", "call", "header"]
 
-# What hides the end of a call: a string of JSON, up to the end of the text where it is not whole.
+# A string of JSON, which may hide the end of a call; it ends with the text if it is incomplete.
 _STRING = r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)'
 _BEGINS, _ENDS = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """What the completions of some models look like.
+    """The form of the completions of some models.
 
     Attributes:
         marks: Texts that the chat templates of these models hold, all of them.
         tags: By the kind of a part, the tags that end it and the kinds that follow.
         read: Reads the text of a call.
-        call: What is before the name, before the arguments and after them in a call that is
+        call: The texts before the name, before the arguments and after them in a call that is
             demanded; None if JSON Schema cannot describe it.
-        trigger: What tells such a call from text.
+        trigger: The beginning of such a call, which tells it from text.
         single: Whether a completion can have one call at most.
         leading: Tags that begin a call only where nothing precedes it.
-        quoted: What hides the tag that ends a call.
+        quoted: Pattern of quoted text, in which no tag ends a call.
         inner_tokens: Control tokens that `read` needs to see.
         stops: Control tokens that end a completion.
         id_length: Number of characters that the templates expect of a call's id; 0 for any.
         header: Returns the kind of a part by its header; None if parts have none.
-        answer: What begins the answer proper.
+        answer: Text that begins the answer proper.
     """
 
     marks: tuple[str, ...]
@@ -60,7 +60,7 @@ class OutputForm:
 
     @property
     def tokens(self) -> list[str]:
-        """Return all tags, which may be control tokens."""
+        """All texts that may be control tokens: the tags and the inner tokens."""
         return [*(tag for tags in self.tags.values() for tag in tags), *self.inner_tokens]
 
 

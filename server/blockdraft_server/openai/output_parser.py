@@ -33,7 +33,7 @@ class OutputParser:
     """
 
     def __init__(self, format: OutputFormat, stand_ins: Mapping[str, str] | None = None) -> None:
-        """Begin a completion of this format, with a character for each of these control tokens."""
+        """Begin a completion of this format; `stand_ins` has a character per control token."""
         self._format, self._form = format, format.form
         self._stand_ins = dict(stand_ins or {})
         self._spellings = {ord(mark): tag for tag, mark in self._stand_ins.items()}
@@ -43,14 +43,14 @@ class OutputParser:
             self._kind = "header"
         self._opening = ""  # the tag, or the header, that began this part
         self._began = False  # whether anything but white space was in this part
-        # White space after a tag separates; that of an answer's beginning waits until it is certain
-        # whether a tag follows.
+        # White space after a tag is left out. At the beginning of an answer it waits in `_space`:
+        # it is left out too if a tag follows, and belongs to the text otherwise.
         self._after_tag = format.begins_reasoning or format.ends_reasoning
         self._space = ""
         self._pending = ""
 
     def push(self, text: str, *, last: bool = False) -> list[Part]:
-        """Return what is certain after `text`, of the last one all that is left."""
+        """Return the parts that no later text can change; after the last text, all of them."""
         parts: list[Part] = []
         self._pending += text
         fresh = len(text)
@@ -70,7 +70,7 @@ class OutputParser:
         return parts
 
     def _end(self, parts: list[Part], text: str, tag: _Tag) -> None:
-        """End a part, of which `text` is left, at a tag."""
+        """End a part at a tag; `text` is the end of the part."""
         kind, opening = tag.kind, tag.spelling
         if self._kind == "call":
             closing = opening if kind == "content" else ""
@@ -85,7 +85,7 @@ class OutputParser:
         self._began, self._after_tag, self._space = False, not self._channels, ""
 
     def _emit(self, parts: list[Part], text: str, *, last: bool = False) -> None:
-        """Add text of the present kind; control tokens that are no tags there are left out."""
+        """Add text of the current kind; control tokens that are no tags there are left out."""
         text = text.translate(dict.fromkeys(self._spellings))
         if not self._began and (self._format.reasoning or self._form):
             text = self._space + text
@@ -111,7 +111,7 @@ class OutputParser:
         return text.translate(self._spellings)
 
     def _tags(self) -> dict[str, tuple[str, Kind]]:
-        """Return what ends the present part: by its mark, the spelling and the kind it begins."""
+        """Return the tags that end the current part: mark to spelling and kind of the next part."""
         return {
             self._stand_ins.get(tag, tag): (tag, kind)
             for tag, kind in self._format.tags(self._kind).items()
@@ -133,14 +133,14 @@ class OutputParser:
         return None
 
     def _unquoted(self, tags: dict[str, tuple[str, Kind]]) -> Iterator[tuple[int, str]]:
-        """Return the places of the tags that nothing hides."""
+        """Return place and mark of each tag that is not in quoted text."""
         assert self._form is not None
         ends = "|".join(map(re.escape, tags))
         matches = re.finditer(rf"{self._form.quoted}|(?P<end>{ends})", self._pending, re.DOTALL)
         return ((match.start("end"), match["end"]) for match in matches if match["end"])
 
     def _tag_beginning(self) -> int:
-        """Return how much of the end of the text may begin a tag."""
+        """Return the length of the longest end of the pending text that may begin a tag."""
         longest = 0
         for mark in self._tags():
             sizes = range(min(len(mark) - 1, len(self._pending)), 0, -1)

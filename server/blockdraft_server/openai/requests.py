@@ -1,4 +1,4 @@
-"""From OpenAI's JSON, with vLLM's fields beside, to our requests; what is not done is refused."""
+"""From OpenAI's JSON, with vLLM's fields beside, to our requests; other fields are refused."""
 
 import json
 from collections.abc import Iterator
@@ -20,31 +20,31 @@ MAX_PARTS = 4096
 """Most messages of a conversation, parts of their contents and calls: each is looked at."""
 
 _LEAST_TOP_P = 1e-9
-# Of whom the caller is, and of what the answer does not depend on.
+# Fields on which the answer does not depend, such as the caller's identity.
 _IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
-    """A request for completions: `count` of each prompt, one of which each request has."""
+    """A request for `count` completions of each prompt; each of `requests` has one prompt."""
 
     requests: list[inference_pb2.StreamGenerateRequest]
     count: int
     stream: bool
     usage: bool  # whether a stream ends with the usage
-    # Of completions whose prompt is told before them: its texts, None where tokens were given.
+    # The texts of prompts that are echoed before their completions; None for one of token ids.
     echoed: tuple[str | None, ...] = ()
     bare: bool = False  # whether nothing follows the prompt
-    form: Form | None = None  # what the completions must look like, if anything is demanded
-    # Of a chat: what the model may call, and the arguments of its template.
+    form: Form | None = None  # the form that the completions must have; None for any
+    # Of a chat: the tools that the model may call, and the arguments of its template.
     tools: Tools = field(default_factory=Tools)
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
 def chat_request(body: object, calls: OutputForm = HERMES) -> CompletionBatch:
-    """Return what a request for the completion of a chat asks for.
+    """Return the completions that a chat request asks for.
 
-    `calls` is the form of calls that it demands.
+    `calls` is the form of the calls that it demands.
     """
     fields = Fields(body)
     conversation = inference_pb2.Conversation(messages=_messages(fields))
@@ -73,10 +73,10 @@ def chat_request(body: object, calls: OutputForm = HERMES) -> CompletionBatch:
 
 
 def completion_request(body: object) -> CompletionBatch:
-    """Return what a request for the continuation of texts asks for."""
+    """Return the completions that a request to continue texts asks for."""
     bare = isinstance(body, dict) and body.get("echo") is True and body.get("max_tokens") == 0
     if isinstance(body, dict) and bare:
-        body = {**body, "max_tokens": 1}  # It is left out.
+        body = {**body, "max_tokens": 1}  # That token is left out.
     fields = Fields(body)
     prompts = list(_prompts(fields.take("prompt")))
     if fields.flag("parse_special"):
@@ -92,7 +92,7 @@ def completion_request(body: object) -> CompletionBatch:
     if not echo:
         return batch
     for request in batch.requests:
-        # A text is known without them, tokens are not.
+        # The text of a prompt is known without them, that of token ids is not.
         if alternatives is not None or request.prompt.WhichOneof("content") == "token_ids":
             request.sampling.prompt_log_probs = alternatives or 0
     return replace(batch, echoed=tuple(prompt.text or None for prompt in prompts), bare=bare)
@@ -142,7 +142,7 @@ def _batch(
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
     temperature, top_p = fields.number("temperature"), fields.number("top_p")
-    most, older = fields.integer("max_completion_tokens"), fields.integer("max_tokens")
+    limit, max_tokens = fields.integer("max_completion_tokens"), fields.integer("max_tokens")
     top_k = fields.integer("top_k")
     fields.only("skip_special_tokens", True)
     fields.only("spaces_between_special_tokens", True, False)
@@ -155,7 +155,7 @@ def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
         top_k=0 if top_k == -1 else top_k,
         min_p=fields.number("min_p"),
         seed=fields.integer("seed", bits=64),
-        max_output_tokens=older if most is None else most,
+        max_output_tokens=max_tokens if limit is None else limit,
         min_tokens=fields.integer("min_tokens") or 0,
         stop_sequences=fields.texts("stop"),
         stop_token_ids=fields.integers("stop_token_ids"),
@@ -171,81 +171,81 @@ def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:
 
 def _biases(fields: Fields) -> Iterator[tuple[int, float]]:
     """Yield the token ids, which JSON has as strings, and their biases."""
-    given = fields.take("logit_bias")
-    if given is None:
+    biases = fields.take("logit_bias")
+    if biases is None:
         return
-    inner = Fields(given, "logit_bias")
-    for name in list(given):
+    inner = Fields(biases, "logit_bias")
+    for name in list(biases):
         # Longer ones are no ids, and slow to read.
         if not name.isascii() or not name.isdigit() or len(name) > 9:
             raise invalid_argument(f"logit_bias.{name}", f"{name!r} of logit_bias is no token id")
         yield int(name), inner.number(name) or 0.0
 
 
-def _prompts(given: Any) -> Iterator[inference_pb2.Prompt]:
-    """Yield one prompt, or those of a list: texts or lists of token ids."""
-    ids = isinstance(given, list) and given and isinstance(given[0], int)
-    several = given if isinstance(given, list) and not ids else [given]
-    if not several:
+def _prompts(value: Any) -> Iterator[inference_pb2.Prompt]:
+    """Yield the prompts of a text, of a list of token ids, or of a list of either."""
+    is_ids = isinstance(value, list) and value and isinstance(value[0], int)
+    prompts = value if isinstance(value, list) and not is_ids else [value]
+    if not prompts:
         raise invalid_argument("prompt", "prompt must not be empty")
-    check(len(several) <= MAX_PROMPTS, "prompt", f"at most {MAX_PROMPTS} prompts", len(several))
-    for one in several:
-        if isinstance(one, str):
-            yield inference_pb2.Prompt(text=one)
-        elif isinstance(one, list) and one:
-            values = Fields({"prompt": one}).integers("prompt")
-            yield inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=values))
+    check(len(prompts) <= MAX_PROMPTS, "prompt", f"at most {MAX_PROMPTS} prompts", len(prompts))
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            yield inference_pb2.Prompt(text=prompt)
+        elif isinstance(prompt, list) and prompt:
+            token_ids = Fields({"prompt": prompt}).integers("prompt")
+            yield inference_pb2.Prompt(token_ids=inference_pb2.TokenIds(values=token_ids))
         else:
             raise invalid_argument("prompt", "prompt must be text, token ids, or a list of those")
 
 
 def _messages(fields: Fields) -> Iterator[inference_pb2.ChatMessage]:
-    given = fields.take("messages")
-    if not isinstance(given, list):
+    messages = fields.take("messages")
+    if not isinstance(messages, list):
         raise invalid_argument("messages", "messages must be a list")
     lists = (
-        message.get(name)
-        for message in given
-        if isinstance(message, dict)
+        value.get(name)
+        for value in messages
+        if isinstance(value, dict)
         for name in ("content", "tool_calls")
     )
     parts = sum(len(parts) for parts in lists if isinstance(parts, list))
-    check_count("messages", len(given) + parts, MAX_PARTS, "messages, parts and calls")
-    for index, message in enumerate(given):
-        one = Fields(message, f"messages[{index}]")
-        role = one.text("role") or ""
-        calls = list(_calls(one))
+    check_count("messages", len(messages) + parts, MAX_PARTS, "messages, parts and calls")
+    for index, value in enumerate(messages):
+        message = Fields(value, f"messages[{index}]")
+        role = message.text("role") or ""
+        calls = list(_calls(message))
         for name in ("refusal", "audio", "function_call"):
-            one.only(name)
-        one.text("name")  # Templates tell speakers apart by their roles.
-        one.only("annotations", [])
+            message.only(name)
+        message.text("name")  # Templates tell speakers apart by their roles.
+        message.only("annotations", [])
         yield inference_pb2.ChatMessage(
             role="system" if role == "developer" else role,
-            # Who calls tools need say nothing.
-            content=_content(one, optional=bool(calls)),
+            # A message that calls tools may be without text.
+            content=_content(message, optional=bool(calls)),
             tool_calls=calls,
-            tool_call_id=one.text("tool_call_id") or "",
-            reasoning_content=one.text("reasoning_content") or "",
+            tool_call_id=message.text("tool_call_id") or "",
+            reasoning_content=message.text("reasoning_content") or "",
         )
-        one.finish()
+        message.finish()
 
 
 def _calls(message: Fields) -> Iterator[inference_pb2.ToolCall]:
-    for one in message.objects("tool_calls"):
-        one.only("type", "function")
-        one.take("index")
-        function = Fields(one.take("function") or {}, one.named("function"))
+    for call in message.objects("tool_calls"):
+        call.only("type", "function")
+        call.take("index")
+        function = Fields(call.take("function") or {}, call.named("function"))
         yield inference_pb2.ToolCall(
-            id=one.text("id") or "",
+            id=call.text("id") or "",
             name=function.text("name") or "",
             arguments=function.text("arguments") or "{}",
         )
         function.finish()
-        one.finish()
+        call.finish()
 
 
 def _content(message: Fields, *, optional: bool) -> str:
-    """Return the text of a message, whose parts may be apart."""
+    """Return the text of a message, whose content may be a list of parts."""
     content = message.take("content")
     if isinstance(content, str) or (content is None and optional):
         return content or ""

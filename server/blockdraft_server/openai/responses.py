@@ -25,8 +25,8 @@ class _Choice:
     log_probs: list[inference_pb2.TokenLogProbs] = field(default_factory=list)
     last: Message = field(default_factory=Message)
     begun: bool = False
-    tokens: int = 0  # of which log probabilities were told, and how long their text is
-    length: int = 0
+    tokens: int = 0  # number of tokens whose log probabilities were sent
+    length: int = 0  # characters of their text
     decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
@@ -52,7 +52,7 @@ class Answer(abc.ABC):
         self._usage: dict[int, inference_pb2.Usage] = {}
 
     def pieces(self, index: int, message: Message) -> list[Json]:
-        """Return what a stream says of a message of completion number `index`."""
+        """Return the pieces of a stream for a message of completion number `index`."""
         choice = self._choices[index]
         content = self._piece(index, message, first=not choice.begun)
         choice.begun = True
@@ -60,7 +60,7 @@ class Answer(abc.ABC):
         return [{**self._head, "object": self.kind_of_piece, "choices": [piece]}]
 
     def keep(self, index: int, message: Message) -> None:
-        """Keep a message of an answer that is told as a whole."""
+        """Keep a message of an answer that is sent as a whole."""
         choice = self._choices[index]
         choice.texts.append(message.text)
         choice.log_probs.extend(message.log_probs)
@@ -103,27 +103,27 @@ class Answer(abc.ABC):
         tokens: Sequence[inference_pb2.TokenLogProbs],
         content: Json,
     ) -> Json:
-        wanted = self._wants_log_probs
+        choice = self._choices[index] if self._wants_log_probs else None
         return {
             "index": index,
             "finish_reason": self._reason(index, message),
-            "logprobs": self._log_probs(self._choices[index], tokens) if wanted else None,
+            "logprobs": None if choice is None else self._log_probs(choice, tokens),
             **content,
         }
 
     def _reason(self, index: int, message: Message) -> str | None:
-        """Return why a completion ended, if it did with this message; what was said is known."""
+        """Return the finish reason if this message ends the completion, and note the usage."""
         if message.HasField("usage"):
             self._usage[index] = message.usage
         return FINISH_NAMES.get(message.finish_reason)
 
     @abc.abstractmethod
     def _piece(self, index: int, message: Message, *, first: bool) -> Json:
-        """Return the field of a piece that holds what a message says."""
+        """Return the field of a piece that holds the content of a message."""
 
     @abc.abstractmethod
     def _whole(self, index: int, text: str) -> Json:
-        """Return the field of a choice that holds all that was said."""
+        """Return the field of a choice that holds the whole text."""
 
     @abc.abstractmethod
     def _log_probs(self, choice: _Choice, tokens: Sequence[inference_pb2.TokenLogProbs]) -> Json:
@@ -138,9 +138,9 @@ class ChatAnswer(Answer):
     def __init__(
         self, *arguments: Any, format: OutputFormat, stand_ins: Mapping[str, str], named: bool
     ) -> None:
-        """Begin an answer of a model of this format, with a call that was demanded by its name.
+        """Begin an answer in this format; `named` if the caller demanded a call by its name.
 
-        The text has the characters `stand_ins` for control tokens. The rest is for `Answer`.
+        In the text, characters of `stand_ins` replace control tokens. `arguments` are `Answer`'s.
         """
         super().__init__(*arguments)
         self._format, self._named = format, named
@@ -148,10 +148,10 @@ class ChatAnswer(Answer):
         self._calls = [0] * len(self._choices)
 
     def pieces(self, index: int, message: Message) -> list[Json]:
-        """Return pieces: the end apart from calls, as OpenAI has it.
+        """Return pieces; the finish reason comes in a piece after that of calls, as from OpenAI.
 
-        Its clients take a call for complete at the piece after it, and would not tell of one that
-        comes with the finish reason.
+        Its clients take a call for complete at the piece after it, and would miss one that comes
+        with the finish reason.
         """
         [piece] = super().pieces(index, message)
         [choice] = piece["choices"]
@@ -159,7 +159,7 @@ class ChatAnswer(Answer):
             return [piece]
         called = choice | {"finish_reason": None}
         end = choice | {"delta": {}, "logprobs": None}
-        return [piece | {"choices": [each]} for each in (called, end)]
+        return [piece | {"choices": [part]} for part in (called, end)]
 
     def _piece(self, index: int, message: Message, *, first: bool) -> Json:
         begin = {"role": "assistant", "content": ""} if first else {}
@@ -214,9 +214,9 @@ class TextAnswer(Answer):
     def __init__(
         self, *arguments: Any, echoed: Sequence[str | None] = (), bare: bool = False
     ) -> None:
-        """Begin with these texts of the prompts, None for what the first message says; or without.
+        """Begin; `echoed` are the texts of the prompts, None for that in the first message.
 
-        Nothing follows a `bare` prompt. The rest is for `Answer`.
+        Nothing follows a `bare` prompt. `arguments` are `Answer`'s.
         """
         super().__init__(*arguments)
         self._echoed, self._bare = echoed, bare
@@ -261,9 +261,10 @@ class TextAnswer(Answer):
         unknown = 1 if self._echoed and not choice.tokens else 0
         # As from OpenAI, the chosen token is there also where it is none of the likeliest.
         ranked = [
-            {_named(one): one.log_prob for one in (token.chosen, *token.alternatives)}
+            {_named(rival): rival.log_prob for rival in (token.chosen, *token.alternatives)}
             for token in tokens
         ]
+        log_probs = [token.chosen.log_prob for token in tokens]
         offsets = []
         for token in tokens:
             offsets.append(choice.length)
@@ -271,7 +272,7 @@ class TextAnswer(Answer):
         choice.tokens += len(tokens)
         return {
             "tokens": [_named(token.chosen) for token in tokens],
-            "token_logprobs": [None] * unknown + [one.chosen.log_prob for one in tokens[unknown:]],
+            "token_logprobs": [None] * unknown + log_probs[unknown:],
             "top_logprobs": [None] * unknown + ranked[unknown:],
             "text_offset": offsets,
         }
@@ -286,7 +287,7 @@ def _shown(token: inference_pb2.TokenLogProb) -> str:
 
 
 def _named(token: inference_pb2.TokenLogProb) -> str:
-    """Return the name of a token that no other has: not all are text, or whole characters."""
+    """Return a unique name of a token: not all tokens are text, or whole characters."""
     if not token.token:
         return f"token_id:{token.token_id}"
     try:

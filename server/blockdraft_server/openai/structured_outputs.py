@@ -1,4 +1,4 @@
-"""What completions must look like: OpenAI's `response_format` and vLLM's `structured_outputs`."""
+"""Forms that completions must have: OpenAI's `response_format`, vLLM's `structured_outputs`."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ from blockdraft_server.json_schemas import FIELD
 
 
 class Form(NamedTuple):
-    """What completions must look like, and the field of the request that says so."""
+    """A form that completions must have, and the field of the request that demands it."""
 
     field: str
     constraint: inference_pb2.OutputConstraint
 
 
 def asked_form(fields: Fields) -> Form | None:
-    """Return what a request says in one field or the other; None if they may be any text."""
+    """Return the form that a request demands in one of two fields; None for any text."""
     response_format, outputs = _response_format(fields), _structured_outputs(fields)
     if response_format is not None and outputs is not None:
         message = "structured_outputs and response_format exclude each other"
@@ -42,13 +42,13 @@ def naming(form: Form | None) -> Iterator[None]:
 
 def _response_format(fields: Fields) -> Form | None:
     name = "response_format"
-    given = fields.take(name)
-    if given is None:
+    content = fields.take(name)
+    if content is None:
         return None
-    inner = Fields(given, name)
+    inner = Fields(content, name)
     kind, constraint = inner.text("type"), inference_pb2.OutputConstraint()
     if kind == "structural_tag":
-        constraint.structural_tags.CopyFrom(structural_tags(given, name))
+        constraint.structural_tags.CopyFrom(structural_tags(content, name))
         return Form(name, constraint)
     if kind == "json_object":
         constraint.json_object = True
@@ -68,10 +68,10 @@ def _response_format(fields: Fields) -> Form | None:
 
 def _structured_outputs(fields: Fields) -> Form | None:
     name = "structured_outputs"
-    given = fields.take(name)
-    if given is None:
+    content = fields.take(name)
+    if content is None:
         return None
-    inner = Fields(given, name)
+    inner = Fields(content, name)
     schema, tags, texts = inner.take("json"), inner.take("structural_tag"), inner.texts("choice")
     kinds: dict[str, Any] = {
         "json_schema": schema if isinstance(schema, str | None) else json.dumps(schema),
@@ -84,8 +84,8 @@ def _structured_outputs(fields: Fields) -> Form | None:
         else structural_tags(tags, inner.named("structural_tag")),
     }
     inner.finish()
-    found = {kind: value for kind, value in kinds.items() if value is not None}
-    if len(found) != 1:
+    arguments = {kind: value for kind, value in kinds.items() if value is not None}
+    if len(arguments) != 1:
         kinds_there = "json, json_object, regex, choice, grammar and structural_tag"
         raise invalid_argument(name, f"{name} must have exactly one of {kinds_there}")
-    return Form(name, inference_pb2.OutputConstraint(**found))
+    return Form(name, inference_pb2.OutputConstraint(**arguments))

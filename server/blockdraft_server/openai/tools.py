@@ -22,12 +22,12 @@ MAX_TOOLS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the model may call."""
+    """The tools that the model may call."""
 
     texts: tuple[str, ...] = ()  # each tool as JSON, for the model's chat template to show
-    tags: inference_pb2.StructuralTags | None = None  # how it may call them; None for as it likes
+    tags: inference_pb2.StructuralTags | None = None  # the form of its calls; None for any
     named: bool = False  # whether the caller demands the call of one
-    schemas: Schemas = field(default_factory=dict)  # of the parameters of those to call, by name
+    schemas: Schemas = field(default_factory=dict)  # of the parameters of these tools, by name
 
 
 class _Tool(NamedTuple):
@@ -40,7 +40,7 @@ class _Tool(NamedTuple):
 def tools_of(fields: Fields, form: Form | None = None, calls: OutputForm = HERMES) -> Tools:
     """Return the tools that the model of a chat may or must call; none if it must not.
 
-    `form` is that of what it writes in place of calls, `calls` that of calls which are demanded.
+    `form` is that of text in place of calls, `calls` that of calls which are demanded.
     """
     tools, choice = list(_tools(fields)), fields.take("tool_choice")
     single = not fields.flag("parallel_tool_calls", unset=True)
@@ -105,7 +105,7 @@ def _tool_of(choice: Fields, tools: list[_Tool]) -> _Tool:
 
 
 def _schema(form: Form) -> str:
-    """Return the JSON Schema of what may be written in place of calls."""
+    """Return the JSON Schema of text in place of calls."""
     match form.constraint.WhichOneof("kind"):
         case "json_schema":
             return form.constraint.json_schema
@@ -116,7 +116,7 @@ def _schema(form: Form) -> str:
 
 
 def _tag(tool: _Tool, calls: OutputForm, *, checked: bool) -> inference_pb2.StructuralTag:
-    """Return the form of a call, whose arguments are an object or as the tool says."""
+    """Return the form of a call; its arguments follow the tool's schema only if `checked`."""
     assert calls.call is not None
     before, between, after = calls.call
     name = tool.name

@@ -67,26 +67,26 @@ class DecodeStream:
     """One stream to a verifier.
 
     Attributes:
-        open: Whether it takes requests; once it is not, it never is again.
+        open: Whether it takes requests; once it has ended, it never does again.
     """
 
     def __init__(
         self,
         stub: "VerifierServiceAsyncStub",
-        known: verifier_pb2.VerifierServiceDescribeResponse,
-        others: Callable[[], int],
+        description: verifier_pb2.VerifierServiceDescribeResponse,
+        other_sequences: Callable[[], int],
         on_broken: Callable[[], None],
         on_tried: Callable[[], None],
     ) -> None:
         """Open a stream on the running event loop, to a verifier with this description.
 
-        `others` returns how many sequences of other servers it held when last asked. `on_broken` is
-        called when the stream or a sequence of it broke off, `on_tried` when there is one untried
-        sequence less.
+        `other_sequences` returns the number of sequences of other servers at its last report.
+        `on_broken` is called when the stream or a sequence of it broke off, `on_tried` when there
+        is one untried sequence less.
         """
         self.open = True
-        self._known = known
-        self._others = others
+        self._description = description
+        self._other_sequences = other_sequences
         self._on_broken = on_broken
         self._on_tried = on_tried
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
@@ -174,10 +174,11 @@ class DecodeStream:
     def _fail_dead(self, message: str) -> None:
         """Tell the feeds of sequences that may have been running when the verifier died."""
         running = self._may_be_running()
-        untried = sum(feed.gained < TRIED_TOKENS for feed in running) + self._others()
+        untried = sum(feed.gained < TRIED_TOKENS for feed in running)
+        untried += self._other_sequences()
         for feed in running:
             alone = untried <= (feed.gained < TRIED_TOKENS)
-            feed.fail(BrokenOffError(message, Death(self._known.process, alone)))
+            feed.fail(BrokenOffError(message, Death(self._description.process, alone)))
 
     def _may_be_running(self) -> list[Feed]:
         """Return the feeds of sequences that the verifier may be running; the others surely wait.
@@ -187,7 +188,7 @@ class DecodeStream:
         """
         feeds = list(self._feeds.values())
         running = [feed for feed in feeds if feed.gained]
-        places = max(self._known.max_sequences, 1) - len(running)
+        places = max(self._description.max_sequences, 1) - len(running)
         begun: Counter[Hashable] = Counter()
         for feed in feeds:
             if not feed.gained and begun[feed.queue] < places:

@@ -15,7 +15,7 @@ MESSAGES_PER_SECOND = 8000
 
 
 class Turns:
-    """When readers may have their next message, so that all together stay below the limit.
+    """The pace of the readers' messages: all together stay below `MESSAGES_PER_SECOND`.
 
     Attributes:
         readers: Readers that have begun to get messages; one whose sequence waits gets none.
@@ -34,9 +34,9 @@ class Turns:
 class Feed:
     """The messages of one sequence, for one reader.
 
-    Messages that arrive while the reader is busy, or before its turn, are merged. So a reader that
-    comes late finds one message of all the steps and not one of each, and no more is kept than the
-    completion is long. The end of a completion does not wait for a turn.
+    Messages that arrive while the reader is busy, or before its turn, are merged. So a late reader
+    finds one message of several steps, not one of each, and the feed never holds more than the
+    completion. The end of a completion does not wait for a turn.
 
     Attributes:
         gained: Tokens that have come so far.
@@ -66,10 +66,10 @@ class Feed:
         if waiting and len(waiting[-1].token_ids) + len(message.token_ids) <= MAX_MERGED_TOKENS:
             waiting[-1].MergeFrom(message)
         else:
-            # A copy: the message is a part of one for all sequences, and would keep all of that.
-            own = verifier_pb2.SequenceTokens()
-            own.CopyFrom(message)
-            waiting.append(own)
+            # The message is a part of one for all sequences, all of which it would keep in memory.
+            copy = verifier_pb2.SequenceTokens()
+            copy.CopyFrom(message)
+            waiting.append(copy)
         if message.finish_reason:
             self._ended = True
             self._wake()
@@ -77,7 +77,7 @@ class Feed:
             self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Add the end; `take` raises `error` when everything before was taken."""
+        """End the feed: `take` raises `error` once all earlier messages were taken."""
         if self._error is None:
             self._error = error
             self._ended = True

@@ -1,4 +1,4 @@
-"""The connection to one verifier: whether it is healthy, what it serves, how busy it is."""
+"""The connection to one verifier, with its health, description and load."""
 
 import asyncio
 import contextlib
@@ -61,12 +61,12 @@ class VerifierLink:
         self._in_flight = 0
         self._reported_load = 0
         self._in_flight_at_report = 0
-        self._others = 0
+        self._other_sequences = 0
         self._poll_now = asyncio.Event()
         self._losses = 0
 
     @property
-    def known(self) -> verifier_pb2.VerifierServiceDescribeResponse:
+    def known_description(self) -> verifier_pb2.VerifierServiceDescribeResponse:
         """The description of a verifier that has responded, as every healthy one has."""
         assert self.description is not None
         return self.description
@@ -99,14 +99,20 @@ class VerifierLink:
         return "healthy" if self.healthy else "away"
 
     def state(self) -> Mapping[str, object]:
-        """Return what is known of the verifier, as values that JSON can hold."""
-        known = self.description
+        """Return the state of the verifier, as values that JSON can hold."""
+        description = self.description
+        target: str | None = None
+        drafter: str | None = None
+        if description is not None:
+            target = f"{description.model}:{description.target_fingerprint}"
+            if description.HasField("drafter"):
+                drafter = description.drafter.fingerprint
         return {
             "address": self.address,
             "healthy": self.healthy,
             "leaving": self.leaving,
-            "target": None if known is None else f"{known.model}:{known.target_fingerprint}",
-            "drafter": known.drafter.fingerprint if known and known.HasField("drafter") else None,
+            "target": target,
+            "drafter": drafter,
             "sequences_of_this_server": self._in_flight,
             "sequences_reported": self._reported_load,
             "untried": self.untried,
@@ -121,7 +127,11 @@ class VerifierLink:
         """
         if self._stream is None or not self._stream.open:
             self._stream = DecodeStream(
-                self._stub, self.known, lambda: self._others, self.lost, self._on_tried
+                self._stub,
+                self.known_description,
+                lambda: self._other_sequences,
+                self.lost,
+                self._on_tried,
             )
         self._in_flight += 1
         try:
@@ -154,8 +164,8 @@ class VerifierLink:
                 self._reported_load = load.running_sequences + load.waiting_sequences
                 self._in_flight_at_report = in_flight
                 # Sequences of this server that came or went meanwhile are not others'.
-                own = max(in_flight, self._in_flight)
-                self._others = max(self._reported_load - own, 0)
+                own_sequences = max(in_flight, self._in_flight)
+                self._other_sequences = max(self._reported_load - own_sequences, 0)
             self._set_healthy(serving and losses == self._losses, "asked")
         except grpc.aio.AioRpcError as error:
             self._set_healthy(False, f"{error.code().name}: {error.details()}")

@@ -1,4 +1,4 @@
-"""Where the verifiers are: at addresses as written, and at those to which names resolve."""
+"""Places of the verifiers: addresses as written, and those to which names resolve."""
 
 import asyncio
 import contextlib
@@ -23,10 +23,10 @@ Resolve = Callable[[PeerName], Awaitable[frozenset[str]]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a verifier is."""
+    """The place of a verifier."""
 
-    address: str  # what to connect to
-    host: str = ""  # whom its certificate has to be for; empty for the host of the address
+    address: str  # the address to connect to
+    host: str = ""  # the host of its certificate; empty for the host of the address
 
 
 async def resolve(name: PeerName) -> frozenset[str]:
@@ -37,12 +37,12 @@ async def resolve(name: PeerName) -> frozenset[str]:
     """
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
+        candidates = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
         # A label that is too long or empty fails here.
         raise OSError(f"no host is called {name.host!r}: {error}") from error
-    preferred = found[0][0]
-    hosts = {str(place[0]) for family, _, _, _, place in found if family == preferred}
+    preferred = candidates[0][0]
+    hosts = {str(place[0]) for family, _, _, _, place in candidates if family == preferred}
     v6 = preferred == socket.AF_INET6
     return frozenset(f"[{host}]:{name.port}" if v6 else f"{host}:{name.port}" for host in hosts)
 
@@ -52,28 +52,30 @@ class Places:
 
     def __init__(
         self,
-        written: Sequence[str],
+        addresses: Sequence[str],
         on_failure: Callable[[], None] = lambda: None,
         resolve: Resolve = resolve,
     ) -> None:
-        """Take the addresses as written; names are resolved by `keep_current`.
+        """Take addresses and names; `keep_current` resolves the names.
 
         `on_failure` is called whenever that fails. `ValueError` if an address is malformed.
         """
-        names = {address: PeerName.parse(address) for address in written}
-        self._written = frozenset(Place(each) for each, name in names.items() if name is None)
-        self._found: dict[PeerName, frozenset[Place]] = {
+        names = {address: PeerName.parse(address) for address in addresses}
+        self._fixed_places = frozenset(
+            Place(address) for address, name in names.items() if name is None
+        )
+        self._resolved_places: dict[PeerName, frozenset[Place]] = {
             name: frozenset() for name in names.values() if name is not None
         }
         self._on_failure = on_failure
         self._resolve = resolve
         self._failing: set[PeerName] = set()
-        self._requested = {name: asyncio.Event() for name in self._found}
+        self._requested = {name: asyncio.Event() for name in self._resolved_places}
 
     @property
-    def known(self) -> frozenset[Place]:
-        """Where verifiers are."""
-        return self._written.union(*self._found.values())
+    def known_places(self) -> frozenset[Place]:
+        """The current places of verifiers."""
+        return self._fixed_places.union(*self._resolved_places.values())
 
     def resolve_now(self) -> None:
         """Resolve all names again soon: a verifier went away."""
@@ -86,7 +88,7 @@ class Places:
         `on_resolved` is called each time; an `OSError` or `UnusableFilesError` that it raises
         counts as a failure to resolve.
         """
-        await asyncio.gather(*(self._follow(name, on_resolved) for name in self._found))
+        await asyncio.gather(*(self._follow(name, on_resolved) for name in self._resolved_places))
 
     async def _follow(self, name: PeerName, on_resolved: Callable[[], None]) -> None:
         while True:
@@ -100,7 +102,8 @@ class Places:
     async def _refresh(self, name: PeerName, on_resolved: Callable[[], None]) -> None:
         try:
             addresses = await self._resolve(name)
-            self._found[name] = frozenset(Place(each, name.certified) for each in addresses)
+            places = frozenset(Place(address, name.certified) for address in addresses)
+            self._resolved_places[name] = places
             on_resolved()
         except (OSError, UnusableFilesError) as error:
             self._on_failure()

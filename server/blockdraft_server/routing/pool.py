@@ -1,4 +1,4 @@
-"""All verifiers of a server, polled regularly: which one takes the next request."""
+"""The verifiers of a server, polled regularly, and the choice of one for the next request."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _AWAY_POLL_SECONDS = 0.2
 
 Changed = Callable[[str | None], Awaitable[None]]
-"""Returns when verifiers of a computation may have changed; what it raises ends the waiting."""
+"""Returns when verifiers of a computation may have changed; an exception ends the waiting."""
 
 
 class VerifierPool:
@@ -56,7 +56,7 @@ class VerifierPool:
     @property
     def capacity(self) -> int:
         """Sequences the healthy verifiers decode at once."""
-        return sum(max(link.known.max_sequences, 1) for link in self._healthy())
+        return sum(max(link.known_description.max_sequences, 1) for link in self._healthy())
 
     @property
     def load(self) -> verifier_pb2.GetLoadResponse:
@@ -71,15 +71,15 @@ class VerifierPool:
 
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:
-        """What a healthy verifier serves, or last served; None before the first response."""
-        known = [link for link in self._links.values() if self._target.has(link)]
-        best = max(known, key=lambda link: link.healthy, default=None)
+        """Description of a healthy verifier, or the last known; None before the first response."""
+        links = [link for link in self._links.values() if self._target.has(link)]
+        best = max(links, key=lambda link: link.healthy, default=None)
         return best.description if best is not None else None
 
     @property
     def limits(self) -> ModelLimits | None:
         """Limits that every healthy verifier allows; None while there is none."""
-        healthy = [link.known for link in self._healthy()]
+        healthy = [link.known_description for link in self._healthy()]
         if not healthy:
             return None
         return ModelLimits(
@@ -96,15 +96,15 @@ class VerifierPool:
         return limits
 
     def count(self, standing: Standing) -> int:
-        """Return how many verifiers, of any target, have a standing; thread-safe."""
+        """Return the number of verifiers of a standing, whatever their target; thread-safe."""
         return sum(link.standing == standing for link in list(self._links.values()))
 
     def state(self) -> Mapping[str, object]:
-        """Return what is known of each verifier, as values that JSON can hold."""
-        kept = self.trials.kept
+        """Return the state of each verifier, as values that JSON can hold."""
+        kept_link = self.trials.kept_link
         return {
             "verifiers": [link.state() for link in self._links.values()],
-            "kept_for_trial": None if kept is None else kept.address,
+            "kept_for_trial": None if kept_link is None else kept_link.address,
         }
 
     def start(self) -> None:
@@ -125,10 +125,10 @@ class VerifierPool:
     ) -> VerifierLink | None:
         """Return the least busy healthy verifier that is not kept for a trial, or None.
 
-        Of a computation, None for any; one to avoid only if there is no other.
+        It is of `computation`, None for any; one to `avoid` is chosen only if there is no other.
         """
-        kept = self.trials.kept
-        candidates = [link for link in self._healthy(computation) if link is not kept]
+        kept_link = self.trials.kept_link
+        candidates = [link for link in self._healthy(computation) if link is not kept_link]
         return min(candidates, key=lambda link: (link in avoid, link.load), default=None)
 
     async def wait(
@@ -136,7 +136,7 @@ class VerifierPool:
     ) -> VerifierLink:
         """Return the least busy healthy verifier of a computation, as soon as there is one.
 
-        `TimeoutError` if for so long none was healthy. Waiting for a trial to end does not count.
+        `TimeoutError` if none was healthy for that long. Waiting for a trial to end does not count.
         """
         changed = self.changes(patience_seconds)
         while (link := self.choose(computation)) is None:
@@ -174,7 +174,8 @@ class VerifierPool:
 
     def is_alive(self, process: str) -> bool:
         """Whether a verifier's process still responds."""
-        return any(link.healthy and link.known.process == process for link in self._links.values())
+        links = self._links.values()
+        return any(link.healthy and link.known_description.process == process for link in links)
 
     def _healthy(self, computation: str | None = None) -> list[VerifierLink]:
         """Return the healthy verifiers of the target, of one of its computations or of any."""
@@ -183,7 +184,7 @@ class VerifierPool:
             for link in self._links.values()
             if link.standing == "healthy"
             and self._target.has(link)
-            and computation in (None, link.known.computation_fingerprint)
+            and computation in (None, link.known_description.computation_fingerprint)
         ]
 
     def _follow(self) -> None:
@@ -191,16 +192,16 @@ class VerifierPool:
 
         `UnusableFilesError` if the certificates cannot be used.
         """
-        known = self._places.known
+        known_places = self._places.known_places
         for place, link in self._links.items():
-            link.leaving = place not in known
-        for place in sorted(known - self._links.keys()):
+            link.leaving = place not in known_places
+        for place in sorted(known_places - self._links.keys()):
             link = VerifierLink(place.address, self.wake, self._peer_tls, place.host)
             self._links[place] = link
             self._keep(self._watch(place, link))
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run something until the end, or its own."""
+        """Run a coroutine until it ends or the pool stops."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -233,49 +234,49 @@ class VerifierPool:
 class ServedTarget:
     """The one target that a server's verifiers are to serve; its name must not mean two models.
 
-    It is that of the first verifier, as long as a verifier of it may come back.
+    It is that of the first verifier, as long as a verifier of that target may come back.
     """
 
     def __init__(
         self, patience_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin without one.
+        """Begin without a target.
 
         Another target takes over `patience_seconds` after the last verifier of this one went away.
         """
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._fingerprint: str | None = None
-        self._seen = clock()
+        self._last_healthy = clock()
         self._may_return = False
         self._logged: set[tuple[str, str]] = set()
 
     def has(self, link: VerifierLink) -> bool:
-        """Whether a verifier serves it, or did at its last response."""
-        known = link.description
-        return known is not None and known.target_fingerprint == self._fingerprint
+        """Whether a verifier serves the target, or did at its last response."""
+        description = link.description
+        return description is not None and description.target_fingerprint == self._fingerprint
 
     def left(self, link: VerifierLink) -> None:
         """Note that a verifier is polled no more; it may come back at another address."""
         self._may_return |= self.has(link)
 
     def settle(self, links: Sequence[VerifierLink]) -> None:
-        """Note what the verifiers serve now; verifiers of another target are logged, once."""
+        """Note the targets of the verifiers; each verifier of another target is logged once."""
         now = self._clock()
         mine = [link for link in links if self.has(link)]
         if any(link.healthy for link in mine):
-            self._seen = now
-        elif (not mine and not self._may_return) or now - self._seen >= self._patience_seconds:
+            self._last_healthy = now
+        elif not (mine or self._may_return) or now - self._last_healthy >= self._patience_seconds:
             self._adopt(links, now)
         for link in links:
             if not link.healthy or self.has(link):
                 continue
-            found = (link.address, link.known.target_fingerprint)
-            if found not in self._logged:
-                self._logged.add(found)
+            mismatch = (link.address, link.known_description.target_fingerprint)
+            if mismatch not in self._logged:
+                self._logged.add(mismatch)
                 logger.error(
                     "verifier %s serves target %s, the others %s: it gets no requests",
-                    *found,
+                    *mismatch,
                     self._fingerprint,
                 )
 
@@ -283,7 +284,7 @@ class ServedTarget:
         first = next((link for link in links if link.standing == "healthy"), None)
         if first is None:
             return
-        fingerprint = first.known.target_fingerprint
+        fingerprint = first.known_description.target_fingerprint
         if self._fingerprint is not None:
             logger.warning(
                 "no verifier serves target %s any more; now it is %s",
@@ -291,7 +292,7 @@ class ServedTarget:
                 fingerprint,
             )
         self._fingerprint = fingerprint
-        self._seen = now
+        self._last_healthy = now
         self._may_return = False
 
 
@@ -317,7 +318,7 @@ class Trials:
         self._link: VerifierLink | None = None
 
     @property
-    def kept(self) -> VerifierLink | None:
+    def kept_link(self) -> VerifierLink | None:
         """The verifier that takes no other requests now; None if all do."""
         return self._link or self._next()[1]
 

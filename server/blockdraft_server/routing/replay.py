@@ -27,7 +27,7 @@ from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
 
 # Drawn at random from the first replay on: all streams of a dead verifier come back.
 REPLAYING = BackoffPolicy(initial_seconds=0.1, max_seconds=2.0)
-# A request is sent again so many times as often in all as in a row without a token.
+# Most replays of a request in all, as a multiple of the most in a row without a token.
 REPLAYS_IN_ALL = 4
 # So many verifiers may die while they run a request before it is suspected of killing them.
 SUSPICIOUS_DEATHS = 2
@@ -47,11 +47,11 @@ _STEP_TIMES = ("verify_time", "draft_time", "transport_time", "host_time")
 
 
 class Replay:
-    """One request: what was asked, what has arrived, what to ask next.
+    """The state of one request: its tokens so far, its calls and its replays.
 
     Attributes:
-        request: What to ask of a verifier next, with the tokens received so far, over all calls.
-        replays: How often the request was sent again.
+        request: The request for the next call, with the tokens received so far, over all calls.
+        replays: Number of times that the request was sent again.
     """
 
     def __init__(self, request: verifier_pb2.SequenceRequest, max_replays: int) -> None:
@@ -87,7 +87,7 @@ class Replay:
 
     @property
     def finished(self) -> verifier_pb2.TokenFinishReason.ValueType | None:
-        """How the completion has ended, judged by its tokens alone; None while it goes on.
+        """Finish reason of the completion, judged by its tokens alone; None while it goes on.
 
         Matters when a call breaks after the last token but before its end was confirmed.
         """
@@ -147,7 +147,7 @@ class Replay:
 
     @property
     def deaths(self) -> int:
-        """How many verifiers died with it, without `TRIED_TOKENS` gained since."""
+        """Number of verifiers that died with it, without `TRIED_TOKENS` gained since."""
         return len(self._deaths)
 
     @property

@@ -28,7 +28,7 @@ class TokenRouter:
         recovery_seconds: float,
         on_replay: Callable[[], None] = lambda: None,
     ) -> None:
-        """Route over `pool`; a broken stream waits at most so long for one of its verifiers."""
+        """Route over `pool`; a broken stream waits `recovery_seconds` for a verifier."""
         self._pool = pool
         self._recovery_seconds = recovery_seconds
         self._on_replay = on_replay
@@ -91,7 +91,7 @@ class TokenRouter:
     def _elsewhere(
         self, replay: Replay, refused: Collection[VerifierLink], refusal: ServiceError
     ) -> VerifierLink | None:
-        """Return the verifier to ask next, after others had no slot; None after a pause.
+        """Return the verifier to ask next, after others had no slot; None to pause first.
 
         A new request asks each verifier once. A replay was admitted before: it asks again until its
         deadline, as it would wait in a queue.
@@ -106,7 +106,7 @@ class TokenRouter:
         return None
 
     def _pause(self, last: VerifierLink, replay: Replay, broken: BrokenOffError) -> float:
-        """Return how long a request pauses whose call broke off; an error if it was the last."""
+        """Return the pause in seconds after a call broke off; UNAVAILABLE if it was the last."""
         pause = replay.broken()
         if broken.death is not None:
             replay.saw(broken.death)
@@ -172,7 +172,7 @@ async def _call(
     link: VerifierLink, replay: Replay, deadline: float
 ) -> AsyncGenerator[verifier_pb2.SequenceTokens, None]:
     now = time.monotonic()
-    request = replay.begin(now, link.known.computation_fingerprint)
+    request = replay.begin(now, link.known_description.computation_fingerprint)
     with link.decode(request) as feed:
         timer = asyncio.get_running_loop().call_later(
             max(deadline - now, 0.0), feed.fail, deadline_exceeded()
@@ -219,7 +219,7 @@ def _poison(replay: Replay) -> ServiceError:
 
 
 def deadline_exceeded() -> ServiceError:
-    """Return the error for a request that took longer than it may."""
+    """Return the error for a request that was not finished at its deadline."""
     return ServiceError(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         "DEADLINE_EXCEEDED",

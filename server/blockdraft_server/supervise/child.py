@@ -40,11 +40,11 @@ class Sink(Protocol):
         """Take bytes."""
 
     def flush(self) -> None:
-        """Hand on what was taken."""
+        """Pass on the bytes taken so far."""
 
 
 class Output:
-    """Where the lines of all processes go, written by a thread.
+    """The output of all processes, written to a sink by a thread.
 
     A reader that is slow, or has gone, must hold up neither the supervisor nor, by full pipes, its
     children: unread output beyond a few megabytes is dropped. A stream, as far as `logging` and
@@ -85,9 +85,9 @@ class Output:
             rest = data
             try:
                 while rest and not gone:
-                    written = self._sink.write(rest) or 0
-                    rest = rest[written:]
-                    if not written:  # by a stream that others have made non-blocking
+                    count = self._sink.write(rest) or 0
+                    rest = rest[count:]
+                    if not count:  # by a stream that others have made non-blocking
                         time.sleep(_FULL_SECONDS)
                 self._sink.flush()
             except (OSError, ValueError):
@@ -104,14 +104,14 @@ def terminal() -> BinaryIO:
 
 
 class ProcessorTime(NamedTuple):
-    """What a thread has had of processors."""
+    """The processor time and turns that a thread has had."""
 
     seconds: float
     turns: int
 
     @classmethod
     def of_main_thread(cls, pid: int) -> "ProcessorTime":
-        """Return what the thread has had that runs a process's event loop; nothing if unknown."""
+        """Return the time and turns of a process's main thread; zeros if unknown."""
         try:
             ran, _, turns = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
         except (OSError, ValueError):  # not Linux, or just ended
@@ -123,7 +123,7 @@ class Child:
     """A running process. It dies with its parent, also when the parent is killed (on Linux).
 
     Attributes:
-        spec: What was started.
+        spec: Specification of the process.
         pid: Process id.
         ready_since: When it became ready, by the monotonic clock; None before.
     """
@@ -178,10 +178,10 @@ class Child:
     async def hung(self, patience_seconds: float) -> None:
         """Return once the process hangs.
 
-        It has left health checks unanswered for `patience_seconds` in which its main thread had no
-        turn on a processor, or so much processor time; or for `_SLOW_FACTOR` times as long. So a
-        process is not taken to hang that is only slow. Any response will do, and so will a closed
-        port: that process is about to end.
+        A process hangs if it leaves health checks unanswered while its main thread has no turn on
+        a processor for `patience_seconds`, or has so much processor time, or in any case for
+        `_SLOW_FACTOR` times as long. So a slow process is not taken to hang. Any response will do,
+        and so will a closed port: that process is about to end.
         """
         missed = 0
         silence: tuple[float, ProcessorTime] | None = None
@@ -199,7 +199,7 @@ class Child:
                 return
 
     async def _responds(self, seconds: float) -> bool:
-        """Whether a health check ends in time, however it ends."""
+        """Return whether a health check ends in time, with a response or an error."""
         try:
             await self._health(seconds)
         except grpc.aio.AioRpcError as error:

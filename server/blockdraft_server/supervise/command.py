@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str, str]) -> ServePlan:
-    """Return `ServePlan.of` them, without a drafter if none is known for the target.
+    """Return the `ServePlan` of settings, without a drafter if none is known for the target.
 
     `ValueError` also if the files of target or drafter cannot be read.
     """
@@ -114,7 +114,7 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
 
 
 def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) -> bool:
-    """Ask the drafter's own command, which also downloads what is on the hub."""
+    """Return whether the drafter's own command finds a drafter, and let it download that."""
     # A process of its own, because this one imports no models.
     command = [sys.executable, "-m", "blockdraft_drafter"]
     # The bars of the start are about to be drawn where its log would stand.
@@ -123,13 +123,13 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
         process = replace(process, log_level="warning")
     command += DRAFTER.flags(replace(drafter, find=True, process=process))
     # It reads files only, and must not take a chip.
-    found = subprocess.run(
+    search = subprocess.run(
         command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
     )
-    if found.returncode not in (0, NO_DRAFTER_STATUS):
+    if search.returncode not in (0, NO_DRAFTER_STATUS):
         # It said why.
-        raise SystemExit(USAGE_STATUS if found.returncode > 0 else 1)
-    return found.returncode == 0
+        raise SystemExit(USAGE_STATUS if search.returncode > 0 else 1)
+    return search.returncode == 0
 
 
 def _require(flag: str, packages: Sequence[str], extra: str) -> None:
@@ -155,10 +155,10 @@ def held_port() -> Iterator[int]:
 
 
 def refuse_taken_ports(plan: ServePlan) -> None:
-    """Raise `OSError` if an address that a process is told to listen at cannot be had now."""
-    for each in (plan.server, plan.verifier, plan.drafter):
-        if each is not None:
-            process = each.process
+    """Raise `OSError` if an address that a process is to listen at cannot be bound now."""
+    for settings in (plan.server, plan.verifier, plan.drafter):
+        if settings is not None:
+            process = settings.process
             refuse_taken_port("--listen", process.address)
             if process.metrics_port is not None:
                 address = f"{process.metrics_address}:{process.metrics_port}"
@@ -166,7 +166,7 @@ def refuse_taken_ports(plan: ServePlan) -> None:
 
 
 def refuse_taken_port(flag: str, address: str) -> None:
-    """Raise `OSError` if an address `host:port` cannot be had, `ValueError` if it is none.
+    """Raise `OSError` if `host:port` cannot be bound, `ValueError` if it is no such address.
 
     The kernel spreads connections over all processes of a user that share a port, so a second
     service on that of several servers would silently get half of their callers.
@@ -181,10 +181,10 @@ def refuse_taken_port(flag: str, address: str) -> None:
         )
     flags = socket.AI_PASSIVE
     try:
-        found = socket.getaddrinfo(
+        candidates = socket.getaddrinfo(
             host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=flags
         )
-        for family, kind, protocol, _, place in found:
+        for family, kind, protocol, _, place in candidates:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(place)

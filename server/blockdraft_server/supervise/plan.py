@@ -1,4 +1,4 @@
-"""Which processes `blockdraft serve` starts, its settings and those of each process; no I/O."""
+"""The processes of `blockdraft serve`, its settings and those of each process; no I/O."""
 
 import sys
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ class ServeSettings:
 
     @property
     def names_drafter(self) -> bool:
-        """Whether a drafter was asked for, beyond whatever fits the target."""
+        """Whether the settings name a drafter, beyond any that fits the target."""
         return self.drafter.drafter != DrafterSettings().drafter
 
 
@@ -145,11 +145,11 @@ class ChildSpec:
 class ServePlan:
     """The settings of each process."""
 
-    server: ServerSettings | None  # what the server is told; None for verifier and drafter alone
-    verifier: VerifierSettings  # what the verifier is told
-    drafter: DrafterSettings | None  # what the drafter is told; None to decode plainly
+    server: ServerSettings | None  # settings of the server; None for verifier and drafter alone
+    verifier: VerifierSettings  # settings of the verifier
+    drafter: DrafterSettings | None  # settings of the drafter; None to decode plainly
     hosted: bool  # whether the drafter is in the verifier's process
-    folder: Path  # where the sockets between the processes are
+    folder: Path  # the folder of the sockets between the processes
     host: TpuHost | None = None  # the TPU host this is; None without TPU
     # Environment variables that the processes inherit.
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class ServePlan:
 
     @classmethod
     def of(cls, settings: ServeSettings, folder: Path, environ: Mapping[str, str]) -> "ServePlan":
-        """Return the plan for settings of `blockdraft serve`, on a host of these variables.
+        """Return the plan for settings of `blockdraft serve`, on a host with this environment.
 
         `ValueError` if the folder's path is too long, or the chips cannot be split as asked for.
         """
@@ -265,9 +265,9 @@ class ServePlan:
         name, first = f"server-{number + 1}", settings.process
         process = replace(
             first,
-            # An address that was named is the first one's alone.
+            # A named address is the first server's alone.
             control_address=_socket(self.folder, name),
-            # Those in between are the verifier's and the drafter's.
+            # The ports in between are the verifier's and the drafter's.
             metrics_port=None if first.metrics_port is None else first.metrics_port + 2 + number,
         )
         flags = SERVER.flags(replace(settings, process=process))
@@ -304,7 +304,7 @@ def _hosted(settings: ServeSettings, host: TpuHost | None) -> bool:
 
 
 def _split(settings: ServeSettings, host: TpuHost | None, *, hosted: bool) -> ChipSplit | None:
-    """Return which process owns how many chips; None without TPU."""
+    """Return the numbers of chips of verifier and drafter; None without TPU."""
     if host is None:
         if settings.tpu_split is not None:
             raise ValueError("--tpu-split needs a TPU: name it with --tpu-host, such as v5p-8")

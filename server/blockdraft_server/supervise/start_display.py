@@ -1,4 +1,4 @@
-"""What a terminal shows while processes start: a bar for each, and above them what goes wrong."""
+"""The display of a start on a terminal: a bar for each process, and warnings above them."""
 
 import asyncio
 import contextlib
@@ -29,10 +29,10 @@ _MOST_COUNTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How far the start of a process is."""
+    """The progress of a process that starts."""
 
     name: str = "starting"
-    done: int = 0
+    finished_count: int = 0
     total: int = 0  # 0 if it is not known
 
 
@@ -88,7 +88,7 @@ class StartDisplay:
             return self._sink.write(data)
         for line in data.decode(errors="replace").splitlines():
             logged = _LOGGED.fullmatch(line)
-            # What is of interest in a start, the bars show.
+            # Of the log, only warnings and errors: the bars show the rest.
             if logged is None:
                 self._progress.console.print(Text(line), soft_wrap=True)
             elif style := _STYLES.get(logged[1]):
@@ -97,7 +97,7 @@ class StartDisplay:
         return len(data)
 
     def flush(self) -> None:
-        """Flush what lines are passed on to."""
+        """Flush the sink."""
         self._sink.flush()
 
     def _draw(self) -> None:
@@ -108,14 +108,14 @@ class StartDisplay:
                 self._progress.refresh()
 
     def _show(self, bar: TaskID, stage: Stage) -> None:
-        task = next(each for each in self._progress.tasks if each.id == bar)
+        task = next(task for task in self._progress.tasks if task.id == bar)
         total = stage.total or None
         if (task.description, task.total) != (stage.name, total):
             # The estimate of another stage says nothing of this one.
             self._progress.reset(bar, description=stage.name)
             task.total = total  # `reset` takes None for "as before"
-        count = f"{stage.done}/{stage.total}" if 1 < stage.total < _MOST_COUNTED else ""
-        self._progress.update(bar, completed=stage.done, count=count)
+        count = f"{stage.finished_count}/{stage.total}" if 1 < stage.total < _MOST_COUNTED else ""
+        self._progress.update(bar, completed=stage.finished_count, count=count)
 
 
 async def follow_start(
@@ -148,5 +148,5 @@ def stage_of(state: Mapping[str, object]) -> Stage:
     """Return the stage that a process reports in its state; one that serves reports none."""
     if "stage" not in state:
         return Stage("waiting for the verifier")
-    done, total = (int(float(str(state.get(name, 0)))) for name in ("done", "total"))
-    return Stage(str(state["stage"]), done, total)
+    counts = (int(float(str(state.get(name, 0)))) for name in ("done", "total"))
+    return Stage(str(state["stage"]), *counts)

@@ -1,4 +1,4 @@
-"""What `blockdraft serve` prints once everything is ready."""
+"""The summary that `blockdraft serve` prints once everything is ready."""
 
 import asyncio
 import time
@@ -17,33 +17,33 @@ _DEFAULT_PORT = "50051"
 
 
 async def summary(plan: ServePlan, seconds: float) -> str:
-    """Return what is served, with what, and what to type next; ready after so many seconds."""
+    """Return the summary of a service that was ready after `seconds`."""
     if plan.follows and plan.host is not None:
         return (
             f"blockdraft takes part in the verifier of {plan.host.hostnames[0]} "
             f"as process {plan.host.worker_id} of {plan.host.num_hosts}"
         )
     patience = 0.0 if plan.drafter is None else _ATTACH_SECONDS
-    found = await describe(plan.verifier.process.address, patience)
-    what = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
+    description = await describe(plan.verifier.process.address, patience)
+    activity = f"verifies {plan.verifier.target} on {plan.verifier.peer_address}"
     if plan.server is not None:
-        what = f"serves {plan.server.served_name} on {plan.server.process.address}"
-    lines = [f"blockdraft {what}, ready after {seconds:.0f} s"]
+        activity = f"serves {plan.server.served_name} on {plan.server.process.address}"
+    lines = [f"blockdraft {activity}, ready after {seconds:.0f} s"]
     if plan.server is not None and plan.server.openai is not None:
         scheme = "http" if plan.server.tls is None else "https"
         lines.append(f"  openai     {scheme}://{plan.server.openai}/v1")
-    if isinstance(found, str):
-        lines.append(f"  verifier   unknown ({found})")
+    if isinstance(description, str):
+        lines.append(f"  verifier   unknown ({description})")
     else:
-        lines += [f"  {name:<9}  {text}" for name, text in facts(plan, found)]
+        lines += [f"  {name:<9}  {text}" for name, text in facts(plan, description)]
     return "\n".join(lines)
 
 
 def facts(
-    plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeResponse
+    plan: ServePlan, description: verifier_pb2.VerifierServiceDescribeResponse
 ) -> list[tuple[str, str]]:
-    """Return what there is to know of a service, line by line."""
-    exactness = found.exactness
+    """Return label and text of each line of the summary."""
+    exactness = description.exactness
     exact = "inexact (--allow-inexact)"
     if exactness.exact:
         exact = "exact: drafting never changes a token"
@@ -52,10 +52,11 @@ def facts(
         ("model", f"{plan.verifier.target}, {exactness.dtype or 'untested'}{weights}, {exact}"),
         (
             "context",
-            f"{found.max_context_tokens:,} tokens for each of up to {found.max_sequences} "
-            f"sequences; the KV cache holds {found.kv_cache_tokens:,}",
+            f"{description.max_context_tokens:,} tokens for each of up to "
+            f"{description.max_sequences} sequences; "
+            f"the KV cache holds {description.kv_cache_tokens:,}",
         ),
-        ("drafter", _drafter(plan, found)),
+        ("drafter", _drafter(plan, description)),
     ]
     if plan.server is not None:
         lines.append(("ask", _ask(plan.server.process.address)))
@@ -80,11 +81,11 @@ async def describe(
     return description
 
 
-def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeResponse) -> str:
+def _drafter(plan: ServePlan, description: verifier_pb2.VerifierServiceDescribeResponse) -> str:
     beside = "prompt lookup" if plan.verifier.engine.prompt_lookup else ""
-    if not found.HasField("drafter"):
+    if not description.HasField("drafter"):
         return beside or "none: every token is decoded plainly"
-    drafter = found.drafter
+    drafter = description.drafter
     words = f"{_NAMES.get(drafter.method, drafter.method)}, block of {drafter.block_size}, "
     words += "trained" if drafter.trained else "untrained"
     automatic = plan.drafter is not None and plan.drafter.drafter == "auto"
@@ -101,6 +102,6 @@ def _drafter(plan: ServePlan, found: verifier_pb2.VerifierServiceDescribeRespons
 
 def _ask(address: str) -> str:
     host, _, port = address.rpartition(":")
-    known = port == _DEFAULT_PORT and host in ("127.0.0.1", "localhost", "0.0.0.0", "[::]", "")
-    where = "" if known else f" --address {address}"
-    return f'blockdraft generate --chat "Why is the sky blue?"{where}'
+    is_default = port == _DEFAULT_PORT and host in ("127.0.0.1", "localhost", "0.0.0.0", "[::]", "")
+    flag = "" if is_default else f" --address {address}"
+    return f'blockdraft generate --chat "Why is the sky blue?"{flag}'

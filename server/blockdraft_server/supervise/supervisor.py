@@ -24,7 +24,7 @@ RESTARTING = BackoffPolicy(initial_seconds=0.5, max_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How a child is restarted after its death."""
+    """Rules for the restart of a child after its death."""
 
     backoff: BackoffPolicy = RESTARTING  # pauses before the restarts
     # So many deaths within `window_seconds`, without the child having been ready in between, are
@@ -83,8 +83,8 @@ class Supervisor:
     """Starts children, restarts those that die, stops them role by role in the order given.
 
     Attributes:
-        children: Those that run, by name.
-        output: Where their output goes.
+        children: The running children, by name.
+        output: The output of all of them.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Supervisor:
             self._stopping.set()
             announcing.cancel()
             try:
-                for _, specs in itertools.groupby(self._specs, lambda each: each.role or each.name):
+                for _, specs in itertools.groupby(self._specs, lambda spec: spec.role or spec.name):
                     await asyncio.gather(
                         *(self._stop(spec.name, keepers[spec.name]) for spec in specs)
                     )
@@ -231,7 +231,7 @@ class Supervisor:
 async def _before(
     exited: asyncio.Task[int], coroutine: Coroutine[Any, Any, None], seconds: float | None = None
 ) -> bool:
-    """Whether a coroutine ends before its child does, and within so many seconds."""
+    """Return whether a coroutine ends before its child does, and within so many seconds."""
     task = asyncio.create_task(coroutine)
     try:
         await asyncio.wait({task, exited}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

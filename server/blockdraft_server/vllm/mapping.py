@@ -115,7 +115,7 @@ def _request(request: pb.GenerateRequest) -> inference_pb2.StreamGenerateRequest
 
 
 def _constraint(sampling: pb.SamplingParams) -> inference_pb2.OutputConstraint | None:
-    """Return what the completion must look like; schemas and grammars are as ours."""
+    """Return the constraint on the completion; schemas and grammars are as ours."""
     kind = sampling.WhichOneof("constraint")
     if kind is None:
         return None
@@ -130,14 +130,14 @@ def _constraint(sampling: pb.SamplingParams) -> inference_pb2.OutputConstraint |
 
 
 def _ids(field: str, ids: Sequence[int]) -> Sequence[int]:
-    """Return token ids that fit into ours, which are signed."""
+    """Return token ids, which must fit into ours: these are signed."""
     if ids and max(ids) > _MOST:
         raise invalid_argument(field, f"{field} holds {max(ids)}, which is no token id")
     return ids
 
 
 def _unsupported(request: pb.GenerateRequest) -> Iterator[str]:
-    """Yield the names of fields that ask for what this server does not do."""
+    """Yield the names of fields that this server does not support."""
     for field, value in request.ListFields():
         if field.name not in _FIELDS and not (field.name == "data_parallel_rank" and value == 0):
             yield field.name
@@ -150,13 +150,13 @@ def _log_probs(tokens: Sequence[inference_pb2.TokenLogProbs]) -> pb.OutputLogPro
     if not tokens:
         return None
     return pb.OutputLogProbs(
-        token_logprobs=[each.chosen.log_prob for each in tokens],
-        token_ids=[each.chosen.token_id for each in tokens],
+        token_logprobs=[token.chosen.log_prob for token in tokens],
+        token_ids=[token.chosen.token_id for token in tokens],
         top_logprobs=[
             pb.TopLogProbs(
-                values=[one.log_prob for one in each.alternatives],
-                token_ids=[one.token_id for one in each.alternatives],
+                values=[rival.log_prob for rival in token.alternatives],
+                token_ids=[rival.token_id for rival in token.alternatives],
             )
-            for each in tokens
+            for token in tokens
         ],
     )

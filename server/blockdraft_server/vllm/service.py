@@ -36,12 +36,12 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     def __init__(
         self, settings: ServerSettings, pool: VerifierPool, complete: Complete, keys: ApiKeys
     ) -> None:
-        """Serve what `pool` holds under its name in `settings`; `keys` tell callers apart."""
+        """Serve the pool's verifiers under the name in `settings`; `keys` identify callers."""
         self._model, self._target = settings.served_name, settings.target
         self._timeout_seconds = settings.limits.default_timeout_seconds
         self._pool, self._archive = pool, TokenizerArchive(settings.target)
         self._complete, self._keys = complete, keys
-        # By the tenant that asked, and its name for the request.
+        # By the tenant's salt, and its name for the request.
         self._running: dict[tuple[bytes, str], list[asyncio.Task[None]]] = {}
         self._started = self._received = time.time()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DescribedTokenizer:
-    """What gateways ask of a model beside its tokenizer's files."""
+    """Facts about a model that gateways ask for, beside its tokenizer's files."""
 
     model_type: str
     architectures: tuple[str, ...]
@@ -33,7 +33,7 @@ class TokenizerArchive:
         return data, digest
 
     async def described(self) -> DescribedTokenizer:
-        """Return what the files say of the model."""
+        """Return the facts about the model that its files hold."""
         return (await self._read())[2]
 
     async def _read(self) -> tuple[bytes, str, DescribedTokenizer]:

@@ -53,11 +53,11 @@ async def keeping(
 
 async def test_a_name_stands_for_all_its_addresses() -> None:
     places = Places(["unix:/v", NAME], resolve=FakeResolver("10.0.0.1:50052", "10.0.0.2:50052"))
-    assert places.known == {Place("unix:/v")}
+    assert places.known_places == {Place("unix:/v")}
     async with keeping(places):
-        await until(lambda: len(places.known) == 3)
+        await until(lambda: len(places.known_places) == 3)
     # An address has no name of its own in a certificate.
-    assert places.known == {
+    assert places.known_places == {
         Place("unix:/v"),
         Place("10.0.0.1:50052", "verifiers"),
         Place("10.0.0.2:50052", "verifiers"),
@@ -71,7 +71,7 @@ async def test_who_misses_a_verifier_need_not_wait_for_the_next_look() -> None:
         await until(lambda: resolver.looks == 1)
         resolver.addresses = frozenset(["b:1"])
         places.resolve_now()
-        await until(lambda: {place.address for place in places.known} == {"b:1"})
+        await until(lambda: {place.address for place in places.known_places} == {"b:1"})
         assert resolver.looks == 2
 
 
@@ -88,12 +88,12 @@ async def test_what_was_known_outlives_a_resolver_that_fails(
     places = Places([NAME], on_failure, resolver)
     with caplog.at_level(logging.INFO, "blockdraft_server"):
         async with keeping(places):
-            await until(lambda: {place.address for place in places.known} == {"a:1"})
+            await until(lambda: {place.address for place in places.known_places} == {"a:1"})
             resolver.addresses = frozenset()
             await until(lambda: failures >= 3)
-            assert {place.address for place in places.known} == {"a:1"}
+            assert {place.address for place in places.known_places} == {"a:1"}
             resolver.addresses = frozenset(["b:1", "c:1"])
-            await until(lambda: {place.address for place in places.known} == {"b:1", "c:1"})
+            await until(lambda: {place.address for place in places.known_places} == {"b:1", "c:1"})
             await until(lambda: "again" in caplog.text)
     said = [record.getMessage() for record in caplog.records if "cannot" in record.getMessage()]
     assert said == [

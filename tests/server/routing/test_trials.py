@@ -28,7 +28,7 @@ class Verifiers:
 
     @property
     def kept(self) -> Any:
-        return self.trials.kept
+        return self.trials.kept_link
 
     def begin(self, computation: str | None) -> asyncio.Task[Any]:
         async def changed(_: str | None) -> None:

@@ -112,7 +112,7 @@ def test_an_engine_says_the_same_by_kept_steps(
     requests = random_requests(3, count=4, max_output_tokens=12)
     said = []
     for seed in (0, 0, 1):
-        runner = ModelRunner(tiny_decoder(seed), config, kept=kept)
+        runner = ModelRunner(tiny_decoder(seed), config, kept_programs=kept)
         said.append([each.tokens for each in decode(engine_over(runner, config), requests)])
         assert set(lowered.values()) == {1}
     assert said[0] == said[1] != said[2]

@@ -136,7 +136,7 @@ class Service:
                 self.completions += 1
                 self.ask()
         running = self.scheduler.running
-        wanted = self.lengths.wanted(running, self.block, self.scheduler.prompt_tokens)
+        wanted = self.lengths.decide(running, self.block, self.scheduler.prompt_tokens)
         found = [(s.sequence_id, s.draft.token_ids) for s in running if s.draft is not None]
         asked = [(sequence, length) for sequence, length in wanted if length]
         decision = [(sequence.sequence_id, length) for sequence, length in wanted], found

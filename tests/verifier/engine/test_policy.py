@@ -63,14 +63,14 @@ def test_drafts_leave_room_for_prompts() -> None:
     sequence = decoding(lengths)
     lengths._steps = 1  # not a step that probes
     lengths._drafts[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
-    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
-    assert lengths.wanted([sequence], BLOCK_SIZE, 4) == []
+    assert lengths.decide([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
+    assert lengths.decide([sequence], BLOCK_SIZE, 4) == []
 
 
 def test_prompts_only_send_and_completions_are_drafted_for() -> None:
     lengths = made()
     completion, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
-    wanted = lengths.wanted([completion, prompt], BLOCK_SIZE, 0)
+    wanted = lengths.decide([completion, prompt], BLOCK_SIZE, 0)
     assert wanted == [(prompt, 0), (completion, BLOCK_SIZE - 1)]
 
 
@@ -83,7 +83,7 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
     lengths._overall = AcceptanceEstimate([right], [100])
     prompt = Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
     hopeless = policy == "adaptive" and right < HOPELESS_ACCEPTANCE
-    assert lengths.wanted([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
+    assert lengths.decide([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_sequences_that_cannot_use_a_draft_are_left_out(change: dict[str, Any]) 
     sequence = decoding(lengths)
     for name, value in change.items():
         setattr(sequence, name, value)
-    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == []
+    assert lengths.decide([sequence], BLOCK_SIZE, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -112,17 +112,17 @@ def test_neither_the_request_nor_its_end_is_exceeded(
 ) -> None:
     lengths = made()
     sequence = decoding(lengths, output=output, max_draft_tokens=allowed)
-    assert lengths.wanted([sequence], BLOCK_SIZE, 0) == [(sequence, expected)]
+    assert lengths.decide([sequence], BLOCK_SIZE, 0) == [(sequence, expected)]
 
 
 def test_a_request_without_drafts_sends_nothing() -> None:
     lengths = made()
-    assert lengths.wanted([decoding(lengths, max_draft_tokens=0)], BLOCK_SIZE, 0) == []
+    assert lengths.decide([decoding(lengths, max_draft_tokens=0)], BLOCK_SIZE, 0) == []
 
 
 def test_nothing_is_drafted_before_anything_was_measured() -> None:
     lengths = DraftLengths(EngineSettings())
-    assert lengths.wanted([decoding(lengths)], BLOCK_SIZE, 0) == []
+    assert lengths.decide([decoding(lengths)], BLOCK_SIZE, 0) == []
 
 
 def test_what_does_not_pay_is_probed_now_and_then() -> None:
@@ -134,7 +134,7 @@ def test_what_does_not_pay_is_probed_now_and_then() -> None:
     assert lengths.costs is not None
     drafted = []
     for _ in range(1000):
-        drafted.append(bool(lengths.wanted([sequence], BLOCK_SIZE, 0)))
+        drafted.append(bool(lengths.decide([sequence], BLOCK_SIZE, 0)))
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
     tried = [step for step, once in enumerate(drafted) if once]
     # Five tokens are verified in 8 s, the drafter takes half a second, and nothing is gained.
@@ -222,7 +222,7 @@ class Run:
         seconds = costs.verify_seconds(1, 1 + len(drafted))
         self.seconds += seconds
         self.lengths.observe_step([row], seconds)
-        self.lengths.wanted([sequence], 1, 0)
+        self.lengths.decide([sequence], 1, 0)
         self.lengths.observe_acceptance([Progress(row, accepted, gained, accepted + 1)])
 
     def all(self) -> float:
@@ -301,10 +301,10 @@ def test_the_draft_cache_of_a_copying_sequence_is_kept_up() -> None:
     copying.tokens[:] = [1, 2, 3, 1, 2, 3, 1, 2]
     copying.committed = len(copying.tokens) - 1
     # Sure that it goes on so.
-    lengths._repetitions._searched[copying].learned.own = MatchAcceptance(
+    lengths._repetitions._searched[copying].learned.in_text = MatchAcceptance(
         [1.0] * len(PRIOR_OF_MATCHES)
     )
-    wanted = lengths.wanted([copying, other], BLOCK_SIZE, 0)
+    wanted = lengths.decide([copying, other], BLOCK_SIZE, 0)
     assert wanted == [(copying, 0), (other, BLOCK_SIZE - 1)]
     assert copying.draft is not None
     assert copying.draft.source is DraftSource.PROMPT_LOOKUP

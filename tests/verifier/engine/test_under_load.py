@@ -129,7 +129,7 @@ class Service:
                 self.lengths.forget(sequence)
                 self.ask()
         block = self.machine.block if self.acceptance else 1
-        wanted = self.lengths.wanted(self.scheduler.running, block, self.scheduler.prompt_tokens)
+        wanted = self.lengths.decide(self.scheduler.running, block, self.scheduler.prompt_tokens)
         asked = [(sequence, length) for sequence, length in wanted if length]
         if asked:
             self.now += self.machine.drafts[(len(asked) - 1).bit_length()]

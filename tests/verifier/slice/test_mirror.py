@@ -38,8 +38,8 @@ class Recorder:
     compiled: list[bytes] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
 
-    def compile_mirrored(self, what: bytes) -> None:
-        self.compiled.append(what)
+    def compile_mirrored(self, words: bytes) -> None:
+        self.compiled.append(words)
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         assert bytes(inputs) == to_bytes(self.inputs)

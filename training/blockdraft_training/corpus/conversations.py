@@ -22,7 +22,7 @@ from blockdraft_training.settings import CorpusSettings, PromptFile
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 SELF_CHAT = "self-chat"
 _SELF_CHAT_TEMPERATURE = 1.0
-# Two messages that share no token: what is the same around both is the template's.
+# Two messages that share no token: the tokens that both chats share are the template's.
 _PROBES = ("a", "0")
 _HASH_BYTES = 8
 # Whole numbers of 53 bits survive every JSON reader.
@@ -41,7 +41,7 @@ class Conversation:
 
     @property
     def turn(self) -> int:
-        """Number of the user's message that is the last, or answered last."""
+        """Number of the user's last message, counted from 1."""
         return (len(self.texts) + 1) // 2
 
     @property
@@ -65,7 +65,7 @@ class Conversation:
 def answered(
     conversations: Iterable[Conversation], rows: dict[str, CorpusRow], tokenizer: Tokenizer
 ) -> list[Conversation]:
-    """Return the conversations whose completion ended by itself and is readable, with it."""
+    """Return the conversations with their completions, where those ended and are readable."""
     heard = []
     for conversation in conversations:
         row = rows.get(conversation.row_id)
@@ -80,7 +80,7 @@ def answered(
 def completion_requests(
     settings: CorpusSettings, tokenizer: Tokenizer, conversations: Sequence[Conversation]
 ) -> tuple[list[Request], int]:
-    """Return the requests, up to the limit, and how many prompts were too long."""
+    """Return the requests, up to the limit, and the number of prompts that were too long."""
     requests, too_long = list[Request](), 0
     for conversation in conversations:
         if len(requests) == settings.limit:
@@ -97,7 +97,7 @@ def completion_requests(
 
 
 def self_chat_path(corpus: Path) -> Path:
-    """Return where the made-up prompts of a corpus lie."""
+    """Return the path of a corpus' made-up prompts."""
     return corpus.with_name(f"{corpus.stem}.{SELF_CHAT}.jsonl")
 
 
@@ -116,7 +116,7 @@ class SelfChat:
         tokenizer: Tokenizer,
         generate: Callable[[Sequence[Request]], Iterator[Completion]],
     ) -> None:
-        """Make up nothing yet; `generate` lets the target go on."""
+        """Make up nothing yet; `generate` lets the target answer requests."""
         self._settings, self._tokenizer, self._generate = settings, tokenizer, generate
 
     def prompts(self) -> list[Prompt]:
@@ -132,38 +132,44 @@ class SelfChat:
             f"{SELF_CHAT}/{index}": encoded[index % len(encoded)]
             for index in range(settings.self_chat)
         }
-        made = self._made_up(openings)
-        return [Prompt(name, SELF_CHAT, (made[name],)) for name in openings]
+        messages = self._made_up(openings)
+        return [Prompt(name, SELF_CHAT, (messages[name],)) for name in openings]
 
     def messages(self, conversations: Sequence[Conversation]) -> list[str]:
-        """Return the user's next message in each; empty if it is unusable or does not fit."""
-        names = [_turn_id(each.prompt.id, each.turn + 1) for each in conversations]
+        """Return the user's next message of each; empty if it is unusable or does not fit."""
+        names = [
+            _turn_id(conversation.prompt.id, conversation.turn + 1)
+            for conversation in conversations
+        ]
         openings = {}
         for name, conversation in zip(names, conversations, strict=True):
             ids = opening_ids(self._tokenizer, before=conversation.messages)
             if len(ids) < self._settings.max_prompt_tokens:
                 openings[name] = ("", ids)
-        made = self._made_up(openings)
-        return [made.get(name, "") for name in names]
+        messages = self._made_up(openings)
+        return [messages.get(name, "") for name in names]
 
     def _made_up(self, openings: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, str]:
-        """Return messages by name, given how they begin; make those that the file lacks."""
+        """Return the messages by name; those that the file lacks go on from their openings."""
         if not openings:
             return {}
         file = PromptFile(SELF_CHAT, self_chat_path(self._settings.output))
         with LineFile(file.path) as lines:
-            made = {prompt.id: prompt.text for prompt in read_prompts(file)}
+            messages = {prompt.id: prompt.text for prompt in read_prompts(file)}
             requests = [
-                self._request(name, ids) for name, (_, ids) in openings.items() if name not in made
+                self._request(name, ids)
+                for name, (_, ids) in openings.items()
+                if name not in messages
             ]
             for completion in self._generate(requests):
                 name = completion.request.id
                 begin, _ = openings[name]
                 continuation = self._tokenizer.decode(completion.token_ids, continues=bool(begin))
                 text = (begin + continuation).strip()
-                made[name] = "" if completion.cut or REPLACEMENT in text else text
-                lines.append(json.dumps({"id": name, "turns": [made[name]]}, ensure_ascii=False))
-        return made
+                messages[name] = "" if completion.cut or REPLACEMENT in text else text
+                fields = {"id": name, "turns": [messages[name]]}
+                lines.append(json.dumps(fields, ensure_ascii=False))
+        return messages
 
     def _request(self, name: str, ids: tuple[int, ...]) -> Request:
         # Not the seed of the completion of this message: the Gumbel noise would be the same.
@@ -175,10 +181,9 @@ class SelfChat:
 def opening_ids(
     tokenizer: Tokenizer, text: str = "", before: Sequence[dict[str, str]] = ()
 ) -> tuple[int, ...]:
-    """Return the messages before, up to where the user has said `text` and goes on.
+    """Return the ids of the messages before and of a user's message left open after `text`.
 
-    A `TokenizerError` says that there is no chat template, or that it does not put messages in as
-    they are.
+    `TokenizerError` if there is no chat template, or if it changes messages.
     """
     first, second = (_user_turn(tokenizer, before, probe) for probe in _PROBES)
     begin = _shared(first, second)
@@ -212,6 +217,6 @@ def _user_turn(tokenizer: Tokenizer, before: Sequence[dict[str, str]], text: str
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return how many tokens both begin with."""
+    """Return the number of tokens that both begin with."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

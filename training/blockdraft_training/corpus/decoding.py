@@ -35,7 +35,7 @@ class LayerKV(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """How far each row is; lives on the device; a pytree."""
+    """The progress of each row, on the device; a pytree."""
 
     token: Int[Array, " rows"]  # the newest token: chosen, but not yet run through the target
     position: Int[Array, " rows"]  # its position
@@ -69,7 +69,7 @@ def allocate(
 
 def free_rows(rows: int) -> RowState:
     """Return the state of `rows` rows that are all free."""
-    # No buffer may be shared: the state is donated, and none can be given away twice.
+    # No buffer may be shared: the state is donated, and no buffer can be donated twice.
     token, position, remaining = (jnp.zeros(rows, jnp.int32) for _ in range(3))
     return RowState(token, position, remaining, jnp.zeros(rows), jnp.zeros((rows, 2), jnp.uint32))
 
@@ -179,10 +179,10 @@ def continue_rows(
     *,
     steps: int,
 ) -> tuple[list[LayerKV], RowState, Int[Array, "steps_and_start rows"]]:
-    """Choose the next `steps` tokens of every row; a loop on the device, which asks the host once.
+    """Choose the next `steps` tokens of every row, in one loop on the device.
 
-    The tokens returned are first each row's newest before the steps, then what every step chose,
-    `NO_TOKEN` where a row had finished. Caches and rows are given away.
+    The tokens returned begin with each row's newest before the steps. The choices of every step
+    follow, `NO_TOKEN` where a row had finished. Caches and rows are donated.
     """
     decoder = nnx.merge(graph, weights)
 

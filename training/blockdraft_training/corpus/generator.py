@@ -39,12 +39,12 @@ class BatchShape:
     steps: int = 8
 
     def padded_length(self, tokens: int) -> int:
-        """Return to how many tokens a prompt is padded."""
+        """Return the padded length of a prompt, in tokens."""
         return max(SHORTEST_PADDED_PROMPT, next_power_of_two(tokens))
 
     @property
     def starts(self) -> int:
-        """Prompts that are run at once: many rows have several at a time that finish."""
+        """Number of prompts run at once: of many rows, several finish at a time."""
         return max(1, self.rows // 32)
 
     @property
@@ -56,7 +56,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to be answered, of which the completion is a function."""
+    """A prompt to answer, and how its completion is sampled."""
 
     id: str  # the caller's name for it
     prompt: tuple[int, ...]  # token ids
@@ -114,7 +114,9 @@ class BatchGenerator:
         self.prepare(requests)
         # Greedy ones first: Gumbel noise is computed for the whole batch if one row needs it. Then
         # the shorter ones: those that start together are padded to the same length.
-        waiting = deque(sorted(requests, key=lambda each: (each.temperature > 0, len(each.prompt))))
+        waiting = deque(
+            sorted(requests, key=lambda request: (request.temperature > 0, len(request.prompt)))
+        )
         completions: dict[int, tuple[Request, list[int]]] = {}
         while waiting or completions:
             free = [row for row in range(self._shape.rows) if row not in completions]

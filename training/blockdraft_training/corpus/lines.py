@@ -1,4 +1,4 @@
-"""Text files of whole lines: read one by one, and written so that interruptions leave no half."""
+"""Text files of whole lines: read one by one, and written so that no half line stays."""
 
 import fcntl
 import gzip
@@ -93,7 +93,7 @@ class LineFile(AbstractContextManager["LineFile"]):
         self._size += size
 
     def _end_of_last_line(self) -> int:
-        """Return the size without what follows the last newline, read from the end."""
+        """Return the file's size up to and including its last newline, read from the end."""
         end = self._file.seek(0, os.SEEK_END)
         while end > 0:
             start = max(0, end - _SCAN_BYTES)

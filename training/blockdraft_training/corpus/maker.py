@@ -31,7 +31,7 @@ _TERMINAL_SECONDS = 2.0
 # Without a terminal, the log should grow slowly.
 _LOG_SECONDS = 60.0
 
-# Given what is made and how many, yields a callback that takes the tokens of each finished row.
+# Given a title and the number of rows, yields a callback for the tokens of each finished row.
 ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -56,12 +56,12 @@ class CorpusSummary:
 
 @contextmanager
 def show_completions(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Say on stderr, now and then, how many rows are done, how fast, and how long it takes yet."""
+    """Report on stderr, now and then, the finished rows, the speed and the seconds left."""
     pause = _TERMINAL_SECONDS if sys.stderr.isatty() else _LOG_SECONDS
     started = reported = time.monotonic()
     tokens = rows = 0
 
-    def done(count: int) -> None:
+    def advance(count: int) -> None:
         nonlocal tokens, rows, reported
         tokens, rows, now = tokens + count, rows + 1, time.monotonic()
         if now - reported >= pause:
@@ -72,7 +72,7 @@ def show_completions(title: str, total: int) -> Iterator[Callable[[int], None]]:
                 file=sys.stderr,
             )
 
-    yield done
+    yield advance
 
 
 class CorpusMaker:
@@ -131,17 +131,21 @@ class CorpusMaker:
         """Return the conversations that were answered to the end, with the user's next message."""
         heard = answered(conversations, writer.rows, self._tokenizer)
         unanswered = [
-            each.then(each.prompt.turns[each.turn]) for each in heard if not _at_end(each)
+            conversation.then(conversation.prompt.turns[conversation.turn])
+            for conversation in heard
+            if not _at_end(conversation)
         ]
-        silent = [each for each in heard if _at_end(each)]
-        for each, text in zip(silent, self._self_chat.messages(silent), strict=True):
+        silent = [conversation for conversation in heard if _at_end(conversation)]
+        for conversation, text in zip(silent, self._self_chat.messages(silent), strict=True):
             if text:
-                unanswered.append(each.then(text))
+                unanswered.append(conversation.then(text))
             else:
                 dropped["unusable"] += 1
-        kept = [each for each in unanswered if each.texts[-1] not in excluded]
-        dropped["excluded"] += len(unanswered) - len(kept)
-        return kept
+        allowed = [
+            conversation for conversation in unanswered if conversation.texts[-1] not in excluded
+        ]
+        dropped["excluded"] += len(unanswered) - len(allowed)
+        return allowed
 
     @cached_property
     def _generator(self) -> BatchGenerator:
@@ -156,8 +160,8 @@ class CorpusMaker:
         left_over = self_chat_path(settings.output)
         if left_over.exists() and not manifest_path(settings.output).exists():
             raise CorpusError(f"{left_over} belongs to a corpus that is gone: remove it")
-        # What every row depends on. Number of prompts, turns, limit and batch size are no part of
-        # it: a corpus may grow.
+        # The settings that every row depends on. Number of prompts, turns, limit and batch size
+        # are not among them: a corpus may grow.
         sampling = {
             "greedy_share": settings.greedy_share,
             "temperature": settings.temperature,
@@ -183,15 +187,15 @@ class CorpusMaker:
         if not requests:
             return
         self._generator.prepare(requests)
-        with self._show_progress("prompts", len(requests)) as done:
+        with self._show_progress("prompts", len(requests)) as advance:
             for completion in self._generator.generate(requests):
-                done(len(completion.token_ids))
+                advance(len(completion.token_ids))
                 yield completion
 
     def _answer(
         self, conversations: Sequence[Conversation], writer: CorpusWriter, dropped: Counter[str]
     ) -> float:
-        """Write the rows that are not there yet; return the seconds that it took."""
+        """Write the missing rows; return the seconds that answering took."""
         requests, too_long = completion_requests(self._settings, self._tokenizer, conversations)
         dropped["too_long"] += too_long
         for request in requests:
@@ -203,10 +207,10 @@ class CorpusMaker:
         new = [request for request in requests if request.id not in writer.rows]
         if not new:
             return 0.0
-        source = {each.row_id: each.prompt.source for each in conversations}
+        source = {conversation.row_id: conversation.prompt.source for conversation in conversations}
         self._generator.prepare(new)
         started = time.perf_counter()
-        with self._show_progress("completions", len(new)) as done:
+        with self._show_progress("completions", len(new)) as advance:
             for completion in self._generator.generate(new):
                 request = completion.request
                 writer.append(
@@ -219,10 +223,10 @@ class CorpusMaker:
                         seed=request.seed,
                     )
                 )
-                done(len(completion.token_ids))
+                advance(len(completion.token_ids))
         return time.perf_counter() - started
 
 
 def _at_end(conversation: Conversation) -> bool:
-    """Whether the user's next message is not in the prompt file."""
+    """Return whether the prompt file lacks the user's next message."""
     return conversation.turn >= len(conversation.prompt.turns)

@@ -1,4 +1,4 @@
-"""Prompt files, which of their prompts are answered, and test sets kept out of training.
+"""Prompt files, the choice among their prompts, and test sets kept out of training.
 
 A prompt file has one JSON object a line: `id`, and `turns`, the user's messages in order. Messages
 after the first are answered in conversations of several turns (`conversations`).
@@ -47,20 +47,20 @@ def read_prompts(file: PromptFile) -> Iterator[Prompt]:
 def select(
     prompts: Iterable[Prompt], excluded: Container[str], dropped: Counter[str]
 ) -> list[Prompt]:
-    """Keep each text once, where it occurs first, and none that is excluded; count the others."""
+    """Return the first prompt with each text that is not excluded; count the others by reason."""
     selected: list[Prompt] = []
-    seen: set[str] = set()
+    texts: set[str] = set()
     ids: set[str] = set()
     for prompt in prompts:
         text = normalized(prompt.text)
         if prompt.text in excluded:
             dropped["excluded"] += 1
-        elif text in seen:
+        elif text in texts:
             dropped["duplicate"] += 1
         elif prompt.id in ids:
             raise CorpusError(f"two different prompts have the id {prompt.id}")
         else:
-            seen.add(text)
+            texts.add(text)
             ids.add(prompt.id)
             selected.append(prompt)
     return selected
@@ -86,7 +86,7 @@ class ExcludedTexts:
                     self._beginning[window].append(text)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of texts."""
         return len(self.texts)
 
     def __contains__(self, text: object) -> bool:
@@ -107,7 +107,7 @@ class ExcludedTexts:
 
 
 def read_excluded(paths: Sequence[Path]) -> ExcludedTexts:
-    """Return every turn in these prompt files, each of which must have some."""
+    """Return the texts of every turn in these prompt files, none of which may be empty."""
     texts: list[str] = []
     for path in paths:
         before = len(texts)

@@ -1,7 +1,7 @@
 """The files of a corpus, read and written.
 
-Beside `NAME.jsonl` (or `.jsonl.gz`, `.jsonl.xz`) lies `NAME.manifest.json`: which target answered,
-whose prompts they were and how the completions were sampled. A corpus without one can be read too;
+Beside `NAME.jsonl` (or `.jsonl.gz`, `.jsonl.xz`) lies `NAME.manifest.json`: the target, the
+sources of the prompts and the sampling of the completions. A corpus without one can be read too;
 its rows are then checked against the target when features are computed.
 """
 
@@ -73,12 +73,12 @@ class CorpusManifest:
     vocab_size: int  # of the target; every id is below it
     prompts: tuple[dict[str, Any], ...]  # one `{source, licence, rows}` for each source of prompts
     sampling: dict[str, Any]  # temperatures, shares, longest completion and seed
-    rows: int  # how many there are
+    rows: int  # number of rows
     response_tokens: int  # tokens of all completions
 
 
 def manifest_path(corpus: Path) -> Path:
-    """Return where the manifest of a corpus lies."""
+    """Return the path of a corpus' manifest."""
     return corpus.with_name(f"{without_suffixes(corpus.name)}.manifest.json")
 
 
@@ -101,7 +101,7 @@ def write_manifest(corpus: Path, manifest: CorpusManifest) -> None:
 
 
 def read_corpus(paths: Sequence[Path], *, vocab_size: int, fingerprint: str) -> list[CorpusRow]:
-    """Read corpora of the target that is described; rows with equal tokens are kept once."""
+    """Read corpora of one target; of rows with equal tokens only the first is kept."""
     rows: dict[tuple[int, ...], CorpusRow] = {}
     for path in paths:
         manifest = read_manifest(path)

@@ -1,6 +1,6 @@
 """A training run, from corpus to trained drafter, of whichever method.
 
-Read `run` (what is put together, and all steps with what is done between), `step` (one compiled
-update), `held_out` (acceptance as serving would have it), `checkpoints`, `records` (readings, and
-what people see of them).
+Read `run` (the parts of a run and the loop over its steps), `step` (one compiled update),
+`held_out` (acceptance as serving would have it), `checkpoints`, `records` (readings, on disk and on
+the terminal).
 """

@@ -11,7 +11,7 @@ from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.step import TrainState
 from blockdraft_training.methods.objective import BlockMetrics
 
-_KEPT = 2
+_MAX_CHECKPOINTS = 2
 
 
 class Checkpoints:
@@ -25,7 +25,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(
             self.directory / "checkpoints",
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=_KEPT, enable_async_checkpointing=False
+                max_to_keep=_MAX_CHECKPOINTS, enable_async_checkpointing=False
             ),
         )
 
@@ -55,7 +55,7 @@ class Checkpoints:
             ) from error
 
     def restore(self, like: TrainState) -> TrainState:
-        """Return the newest checkpoint, which there must be, placed as `like` is."""
+        """Return the newest checkpoint, placed as `like` is; there must be one."""
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, _tree(like))
         try:
             tree = self._manager.restore(self.latest, args=ocp.args.StandardRestore(abstract))
@@ -75,9 +75,11 @@ class Checkpoints:
         if not path.exists():
             path.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
             return
-        found = json.loads(path.read_text(encoding="utf-8"))
+        stored_identity = json.loads(path.read_text(encoding="utf-8"))
         different = sorted(
-            key for key in found.keys() | identity.keys() if found.get(key) != identity.get(key)
+            key
+            for key in stored_identity.keys() | identity.keys()
+            if stored_identity.get(key) != identity.get(key)
         )
         if different:
             raise TrainingError(

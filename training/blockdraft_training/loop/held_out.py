@@ -1,4 +1,4 @@
-"""Which completions are held out, and acceptance on them, exactly as serving would have it.
+"""The completions held out, and acceptance on them, exactly as serving would have it.
 
 The completion is known, so speculative decoding of it can be replayed: draft from every one of its
 tokens at once, then walk from anchor to anchor over what was accepted.
@@ -48,20 +48,20 @@ def digest(prompt: Sequence[int] | Int[np.ndarray, " tokens"]) -> bytes:
 def split_validation(rows: Sequence[CorpusRow], count: int) -> tuple[list[int], list[int]]:
     """Return the row numbers to train on and those held out, spread over the sources.
 
-    Which rows of a source are held out is said by a digest of their prompt, so that two completions
-    to one prompt are never split. Where rows are added, the held-out ones are others: to compare
-    with a drafter that was trained on fewer, hold out those that neither has seen.
+    A digest of the prompt decides which rows of a source are held out, so completions to one prompt
+    are never split. Added rows change the choice: to compare with a drafter that was trained on
+    fewer rows, hold out rows that neither drafter has seen.
     """
     by_source: dict[str, list[int]] = {}
     for number in sorted(range(len(rows)), key=lambda number: digest(rows[number].prompt)):
         by_source.setdefault(rows[number].source, []).append(number)
-    held: set[int] = set()
+    held_out: set[int] = set()
     share = count / len(rows)
     for members in by_source.values():
-        held.update(members[: round(share * len(members))])
-    held_prompts = {rows[number].prompt for number in held}
-    held.update(n for n in range(len(rows)) if rows[n].prompt in held_prompts)
-    return [n for n in range(len(rows)) if n not in held], sorted(held)
+        held_out.update(members[: round(share * len(members))])
+    held_prompts = {rows[number].prompt for number in held_out}
+    held_out.update(n for n in range(len(rows)) if rows[n].prompt in held_prompts)
+    return [n for n in range(len(rows)) if n not in held_out], sorted(held_out)
 
 
 def drafted_tokens(
@@ -71,9 +71,9 @@ def drafted_tokens(
     batch: SequenceBatch,
     anchors: Int[Array, "batch blocks"],
 ) -> Int[Array, "batch blocks slots"]:
-    """Return the drafter's token for every slot, target ids of its draft vocabulary.
+    """Return the drafter's token for every slot, as a target id.
 
-    Each after the true tokens before it: see `tokens_before`.
+    Each is drafted after the true tokens before it; see `tokens_before`.
     """
     hidden = recipe.draft(model, frozen.embedding, batch, anchors)
     before = tokens_before(batch.token_ids, anchors, hidden.shape[2])
@@ -91,10 +91,10 @@ def drafted_tokens(
 
 
 def walk(matches: Bool[np.ndarray, "anchors slots"], completion_tokens: int) -> list[int]:
-    """Return tokens gained by each verification of a completion of so many tokens.
+    """Return the tokens gained by each verification of a completion.
 
-    Matches say for each of them as anchor whether each slot was drafted right; blocks that reach
-    beyond the completion are left out.
+    `matches[a, s]` says whether slot s was drafted right with token a as the anchor. Blocks that
+    reach beyond the completion are left out.
     """
     slots = matches.shape[1]
     gained: list[int] = []
@@ -109,10 +109,10 @@ def walk(matches: Bool[np.ndarray, "anchors slots"], completion_tokens: int) -> 
 def make_matches(
     recipe: AnyRecipe, model: DraftModel, *, complete: CompleteBatch, dtype: DTypeLike
 ) -> Callable[[Any, Frozen, SequenceBatch, int], Bool[Array, "anchors slots"]]:
-    """Return a function that drafts from every token of a completion and says which are right.
+    """Return a function that drafts from every token of a completion and compares the drafts.
 
-    It takes weights, target, a batch of one row and the tokens of the completion, padding included,
-    and is compiled for each shape. The arguments are those of `make_gradients`.
+    It takes weights, target, a batch of one row and the completion's padded length, and is compiled
+    for each shape. The arguments are those of `make_gradients`.
     """
     rebuilt = with_weights(model)
     slots = model.config.block_size - 1
@@ -143,7 +143,7 @@ def make_validation(
     complete: CompleteBatch,
     dtype: DTypeLike,
 ) -> Callable[[Any, Frozen], Acceptance | None]:
-    """Return a function that measures acceptance on held-out rows: greedy ones, or else all."""
+    """Return a function that measures acceptance on the greedy held-out rows, or else on all."""
     rows = builder.rows
     greedy = [number for number in numbers if rows[number].temperature == 0]
     used = greedy or list(numbers)

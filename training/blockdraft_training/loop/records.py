@@ -44,18 +44,18 @@ class Reading:
         cls, step: int, metrics: BlockMetrics, seconds: float, throughput: Throughput
     ) -> "Reading":
         """Read sums off the device."""
-        correct, seen = np.asarray(metrics.correct), np.asarray(metrics.seen)
+        correct, slots = np.asarray(metrics.correct), np.asarray(metrics.seen)
         return cls(
             step,
             float(metrics.loss) / max(float(metrics.weight), 1e-6),
-            tuple(float(share) for share in correct / np.maximum(seen, 1)),
+            tuple(float(share) for share in correct / np.maximum(slots, 1)),
             float(metrics.gained) / max(float(metrics.blocks), 1),
             seconds,
             throughput,
         )
 
     def line(self, steps: int) -> str:
-        """Return what people see of it, in a run of so many steps."""
+        """Return the reading as a line of text; `steps` are those of the whole run."""
         accuracy = " ".join(f"{share:.2f}" for share in self.accuracy[:_SHOWN_POSITIONS])
         speed, left = self.throughput, (steps - self.step) / self.step * self.seconds
         line = (
@@ -77,9 +77,9 @@ class History:
         """Open the history as it was at `step`: what an interrupted run did after is dropped."""
         self._path = directory / "history.jsonl"
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        kept = [entry for entry in map(_parse, lines) if entry and entry["step"] <= step]
-        self.entries: list[dict[str, Any]] = kept
-        text = "".join(json.dumps(entry) + "\n" for entry in kept)
+        entries = [entry for entry in map(_parse, lines) if entry and entry["step"] <= step]
+        self.entries: list[dict[str, Any]] = entries
+        text = "".join(json.dumps(entry) + "\n" for entry in entries)
         self._path.write_text(text, encoding="utf-8")
 
     def add(self, reading: Reading) -> None:
@@ -121,9 +121,9 @@ def plot_history(entries: Sequence[dict[str, Any]], path: Path) -> None:
 class Reporter:
     """The progress reports of a run."""
 
-    # Called with tokens done and in all while features are computed.
+    # Called with the finished and the total tokens while features are computed.
     features: Callable[[int, int], None]
-    reading: Callable[[Reading, int], None]  # called with each reading and the steps in all
+    reading: Callable[[Reading, int], None]  # called with each reading and the total steps
 
 
 @contextlib.contextmanager
@@ -134,10 +134,10 @@ def progress_reporter() -> Iterator[Reporter]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def show(name: str, done: int, total: int) -> None:
+        def show(name: str, count: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], completed=done, total=total)
+            progress.update(tasks[name], completed=count, total=total)
 
         def reading(reading: Reading, steps: int) -> None:
             show("training", reading.step, steps)

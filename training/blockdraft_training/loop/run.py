@@ -53,7 +53,7 @@ class TrainedDrafter:
 
     model: DraftModel  # the drafter
     draft_ids: np.ndarray | None  # target ids it can draft, or None for all
-    target: Checkpoint  # what it drafts for
+    target: Checkpoint  # the target it drafts for
     history: Sequence[dict[str, Any]]  # every reading
     rows: int  # rows trained on
     response_tokens: int  # tokens of their completions
@@ -128,8 +128,8 @@ def train(recipe: AnyRecipe, report: Reporter) -> TrainedDrafter:
 class _Trainer:
     """The compiled parts of a run and the loop over them.
 
-    `frozen` is what the steps read of the target, on all devices; `validate` measures acceptance on
-    the held-out rows, given weights and `frozen`.
+    `frozen` has the parts of the target that steps read, on all devices; `validate` measures
+    acceptance on the held-out rows, given weights and `frozen`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class _Trainer:
         )
 
     def run(self, checkpoints: Checkpoints, report: Reporter) -> tuple[TrainState, History]:
-        """Make all steps that are not made yet."""
+        """Make the steps that are left; return the state and the history after them."""
         settings, state = self._settings, self._initial
         if checkpoints.latest is not None:
             state = checkpoints.restore(state)

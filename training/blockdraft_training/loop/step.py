@@ -72,7 +72,7 @@ def cosine(settings: TrainSettings) -> optax.Schedule:
 def make_optimizer(
     settings: TrainSettings, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Return the rule, at rates by step, gradients clipped."""
+    """Return AdamW or Muon, at the rates of `schedule`, with clipped gradients."""
     decay = settings.weight_decay
     if settings.optimizer == "muon":
         rule = contrib.muon(
@@ -107,7 +107,7 @@ def initial_state(
     optimizer: optax.GradientTransformation,
     frozen: frozenset[str] = frozenset(),
 ) -> TrainState:
-    """Return the state before the first step, without the parts of the model named frozen."""
+    """Return the state before the first step, without the parts of the model in `frozen`."""
     weights = nnx.to_pure_dict(nnx.state(model))
     # Copied: a step donates them, and copied layers may share arrays with the target.
     params = jax.tree.map(jnp.copy, {k: v for k, v in weights.items() if k not in frozen})

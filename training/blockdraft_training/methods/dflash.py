@@ -1,4 +1,4 @@
-"""How DFlash is trained.
+"""The training of DFlash.
 
 Many blocks of a batch of sequences are drafted in one masked forward pass. A block at anchor
 position a holds the anchor token and `block_size - 1` masks. It sees the context strictly before a
@@ -59,18 +59,23 @@ class BlocksAttend:
         tokens, heads, head_dim = q.shape
         kv_heads = k.shape[1]
         batch, blocks = self.anchors.shape
-        own = (batch, blocks, self.block_size, kv_heads)
-        queries = q.reshape(*own, heads // kv_heads, head_dim) * head_dim**-0.5
-        own_keys, own_values = k.reshape(*own, head_dim), v.reshape(*own, head_dim)
+        shape = (batch, blocks, self.block_size, kv_heads)
+        queries = q.reshape(*shape, heads // kv_heads, head_dim) * head_dim**-0.5
+        own_keys, own_values = k.reshape(*shape, head_dim), v.reshape(*shape, head_dim)
         context = (batch, self.length, kv_heads, head_dim)
         keys, values = (part.reshape(context) for part in cache)
-        seen = jnp.einsum("bnqkgd,blkd->bkgnql", queries, keys, preferred_element_type=jnp.float32)
-        mine = jnp.einsum(
+        context_scores = jnp.einsum(
+            "bnqkgd,blkd->bkgnql", queries, keys, preferred_element_type=jnp.float32
+        )
+        own_scores = jnp.einsum(
             "bnqkgd,bnskd->bkgnqs", queries, own_keys, preferred_element_type=jnp.float32
         )
-        seen = jnp.where(self._context_mask()[:, None, None], seen, -jnp.inf)
-        mine = jnp.where(self._own_mask()[None, None, None, None], mine, -jnp.inf)
-        weights = jax.nn.softmax(jnp.concatenate([seen, mine], axis=-1), axis=-1).astype(v.dtype)
+        visible = self._context_mask()[:, None, None]
+        context_scores = jnp.where(visible, context_scores, -jnp.inf)
+        visible = self._own_mask()[None, None, None, None]
+        own_scores = jnp.where(visible, own_scores, -jnp.inf)
+        scores = jnp.concatenate([context_scores, own_scores], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
         attended = jnp.einsum("bkgnql,blkd->bnqkgd", weights[..., : self.length], values)
         attended += jnp.einsum("bkgnqs,bnskd->bnqkgd", weights[..., self.length :], own_values)
         return attended.reshape(tokens, heads, head_dim), cache
@@ -107,7 +112,7 @@ def draft_blocks(
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     width = batch.features.shape[-1]
     features = batch.features.reshape(rows * length, width)
-    # Not that of the projection, which keeps its own where it has no part in the step.
+    # The projection may have another type, if it has no part in the step.
     dtype = model.norm.scale[...].dtype
     features = features.astype(dtype) if batch.projected else model.projection(features)
     contexts = model.keys_values(features, positions)
@@ -144,7 +149,7 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
     draft = staticmethod(draft_blocks)
 
     def default_config(self, target: Checkpoint) -> DFlashConfig:
-        """Return the shape of a drafter that does not go on from another."""
+        """Return the configuration of a drafter that starts without an earlier one."""
         settings, target_layers = self.settings, target.config.num_layers
         if settings.init == "target" and settings.layers > target_layers:
             raise TrainingError(
@@ -178,18 +183,18 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
     def from_drafter(
         self, config: DFlashConfig, earlier: Drafter[DFlash], draft_ids: np.ndarray | None
     ) -> DFlash:
-        """Return an earlier drafter, as far as it fits.
+        """Return a model that starts from an earlier drafter, as far as it fits.
 
         Its layers are kept. A Markov head is kept for the tokens both vocabularies have; if the
         rank is another or there was none, it starts anew.
         """
         refuse_untrainable(earlier, self.settings.init)
         model = DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
-        kept = earlier.model
-        model.fc, model.hidden_norm = kept.fc, kept.hidden_norm
-        model.layers, model.norm = kept.layers, kept.norm
-        ours, theirs = model.markov_head, kept.markov_head
-        if ours is None or theirs is None or kept.config.markov_rank != config.markov_rank:
+        source = earlier.model
+        model.fc, model.hidden_norm = source.fc, source.hidden_norm
+        model.layers, model.norm = source.layers, source.norm
+        ours, theirs = model.markov_head, source.markov_head
+        if ours is None or theirs is None or source.config.markov_rank != config.markov_rank:
             return model
         every = np.arange(config.decoder.vocab_size)
         old = every if earlier.draft_ids is None else earlier.draft_ids
@@ -248,5 +253,5 @@ def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
 
 
 def _typical_size(weight: Float[Array, "out in"]) -> Float[Array, ""]:
-    """Return the root mean square of a projection of inputs of mean square one."""
+    """Return the root mean square of a projection's outputs, for inputs of mean square one."""
     return jnp.sqrt(jnp.mean(jnp.sum(weight**2, axis=1)))

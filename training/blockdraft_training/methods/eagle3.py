@@ -1,4 +1,4 @@
-"""How EAGLE-3 is trained: the same objective over drafts made step by step, as they are served.
+"""The training of EAGLE-3: the same objective over drafts made step by step, as in serving.
 
 A draft from the anchor at position a starts at entry a - 1, the last whose feature the target has
 given, and goes on from the layer's own outputs ("training-time test", arXiv 2503.01840, section
@@ -31,7 +31,7 @@ from blockdraft_training.methods.recipe import COPY_NOISE, Recipe, pass_last_fea
 _STEP_WEIGHT = 0.8
 
 # Keys and values, each [batch, blocks, entries, kv_heads, head_dim].
-_Own = tuple[Array, Array]
+_OwnEntries = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class ChainsAttend:
     values: Float[Array, "batch length kv_heads head_dim"]
     starts: Int[Array, "batch blocks"]
 
-    def nothing(self) -> _Own:
-        """Return the own entries before the first."""
+    def nothing(self) -> _OwnEntries:
+        """Return the own entries of a draft that has none yet."""
         shape = (*self.starts.shape, 0, *self.keys.shape[2:])
         empty = jnp.zeros(shape, self.keys.dtype)
         return empty, empty
@@ -56,18 +56,18 @@ class ChainsAttend:
         q: Float[Array, "entries heads head_dim"],
         k: Float[Array, "entries kv_heads head_dim"],
         v: Float[Array, "entries kv_heads head_dim"],
-        cache: _Own,
+        cache: _OwnEntries,
         reach: Reach = EVERYTHING,
         /,
-    ) -> tuple[Float[Array, "entries heads head_dim"], _Own]:
+    ) -> tuple[Float[Array, "entries heads head_dim"], _OwnEntries]:
         """Attend; the entry sees itself too. `cache` are the draft's own entries."""
         entries, heads, head_dim = q.shape
         batch, length, kv_heads, _ = self.keys.shape
-        one = (batch, self.starts.shape[1], 1, kv_heads)
-        own_keys = jnp.concatenate([cache[0], k.reshape(*one, head_dim)], axis=2)
-        own_values = jnp.concatenate([cache[1], v.reshape(*one, head_dim)], axis=2)
-        queries = q.reshape(*one[:2], kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-        seen, mine = (
+        shape = (batch, self.starts.shape[1], 1, kv_heads)
+        own_keys = jnp.concatenate([cache[0], k.reshape(*shape, head_dim)], axis=2)
+        own_values = jnp.concatenate([cache[1], v.reshape(*shape, head_dim)], axis=2)
+        queries = q.reshape(*shape[:2], kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+        context_scores, own_scores = (
             jnp.einsum(spelling, queries, keys, preferred_element_type=jnp.float32)
             for spelling, keys in (
                 ("bnkgd,blkd->bkgnl", self.keys),
@@ -75,8 +75,9 @@ class ChainsAttend:
             )
         )
         visible = jnp.arange(length)[None, None, :] < self.starts[..., None]
-        seen = jnp.where(visible[:, None, None], seen, -jnp.inf)
-        weights = jax.nn.softmax(jnp.concatenate([seen, mine], axis=-1), axis=-1).astype(v.dtype)
+        context_scores = jnp.where(visible[:, None, None], context_scores, -jnp.inf)
+        scores = jnp.concatenate([context_scores, own_scores], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
         attended = jnp.einsum("bkgnl,blkd->bnkgd", weights[..., :length], self.values)
         attended += jnp.einsum("bkgns,bnskd->bnkgd", weights[..., length:], own_values)
         return attended.reshape(entries, heads, head_dim), (own_keys, own_values)
@@ -105,12 +106,12 @@ def draft_chains(
     first = jnp.take_along_axis(
         features.reshape(rows, length, width), starts[..., None], axis=1, mode="clip"
     )
-    hidden, own = first.reshape(rows * blocks, width), attend.nothing()
+    hidden, entries = first.reshape(rows * blocks, width), attend.nothing()
     outputs = []
     for step in range(config.block_size - 1):
         tokens = jnp.take_along_axis(batch.token_ids, anchors + step, axis=1, mode="clip")
-        hidden, own = model.step(
-            embedding[tokens.reshape(-1)], hidden, (starts + step).reshape(-1), own, attend
+        hidden, entries = model.step(
+            embedding[tokens.reshape(-1)], hidden, (starts + step).reshape(-1), entries, attend
         )
         outputs.append(model.norm(hidden).reshape(rows, blocks, width))
     return jnp.stack(outputs, axis=2)
@@ -129,7 +130,7 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
     draft = staticmethod(draft_chains)
 
     def default_config(self, target: Checkpoint) -> Eagle3Config:
-        """Return the shape of a drafter that does not go on from another."""
+        """Return the configuration of a drafter that starts without an earlier one."""
         try:
             return Eagle3Config.default_for(
                 target.config,

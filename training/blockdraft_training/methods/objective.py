@@ -35,7 +35,7 @@ class BlockMetrics:
 
     # Any: JAX also rebuilds pytrees of descriptions of arrays.
     loss: Any  # weighted loss
-    weight: Any  # what to divide it by
+    weight: Any  # sum of the weights, to divide the loss by
     correct: Any  # Float[Array, "slots"], slots whose likeliest token is the true one
     seen: Any  # Float[Array, "slots"], slots inside a completion
     gained: Any  # tokens gained, accepted ones and one more for each block
@@ -77,7 +77,7 @@ def labels_of(
     slots: int,
     hot: HotVocabulary,
 ) -> Labels:
-    """Look up what follows each anchor."""
+    """Return the labels of the slots after each anchor."""
     positions = anchors[..., None] + 1 + jnp.arange(slots)[None, None, :]
     inside = positions < batch.ends[:, None, None]
     tokens = _at(batch.token_ids, positions)
@@ -113,15 +113,16 @@ def block_loss(
     slots = logits.shape[2]
     logits = logits.astype(jnp.float32)
     hard = jnp.take_along_axis(logits, jnp.maximum(labels.tokens, 0)[..., None], axis=-1)[..., 0]
-    wanted = hard
+    label_logits = hard
     if distillation > 0:
         soft = jnp.take_along_axis(logits, labels.soft_tokens, axis=-1)
         has_soft = labels.soft_probs.sum(-1) > 0
         expected = (soft * labels.soft_probs).sum(-1)
-        wanted = jnp.where(has_soft, (1 - distillation) * hard + distillation * expected, hard)
+        mixed = (1 - distillation) * hard + distillation * expected
+        label_logits = jnp.where(has_soft, mixed, hard)
     top = logits.max(axis=-1)
     total = jax.nn.logsumexp(logits, axis=-1)
-    losses = total - wanted
+    losses = total - label_logits
     usable = labels.inside & (labels.tokens >= 0)
     if survival:
         by_position = survival_weights(jnp.where(usable, jnp.exp(hard - total), 0.0))
@@ -129,7 +130,7 @@ def block_loss(
         by_position = jnp.exp(-jnp.arange(slots, dtype=jnp.float32) / decay)[None, None, :]
     weights = usable.astype(jnp.float32) * by_position
     loss, weight = (losses * weights).sum(), weights.sum()
-    # Not by argmax, which takes as long as the loss itself: among equals all count as likeliest.
+    # By value: argmax takes as long as the loss itself. Of equal logits all count as likeliest.
     correct = usable & (hard == top)
     whole = labels.inside.all(-1)
     accepted = jnp.cumprod(correct.astype(jnp.int32), axis=-1).sum(-1)
@@ -149,10 +150,10 @@ def block_loss(
 def survival_weights(
     probabilities: Float[Array, "batch blocks slots"],
 ) -> Float[Array, "batch blocks slots"]:
-    """Return how much of a block's expected length hangs on each of its positions.
+    """Return the expected length that a block loses if a position is wrong.
 
-    w_j = Σ_{m ≥ j} Π_{i ≤ m} ((1 - α) q_i + α): what is lost when position j is wrong, by the
-    drafter's own probabilities q of the true tokens (D-PACE, arXiv 2605.18810). No gradient.
+    w_j = Σ_{m ≥ j} Π_{i ≤ m} ((1 - α) q_i + α) for position j, by the drafter's own probabilities q
+    of the true tokens (D-PACE, arXiv 2605.18810). No gradient.
     """
     smoothed = (1 - _SURVIVAL_FLOOR) * jax.lax.stop_gradient(probabilities) + _SURVIVAL_FLOOR
     survived = jnp.cumprod(smoothed, axis=-1)

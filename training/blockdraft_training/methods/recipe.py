@@ -38,7 +38,7 @@ COPY_NOISE = 0.1
 class Recipe(ABC, Generic[Config, Model]):
     """A draft method, as training sees it."""
 
-    settings: TrainSettings  # what the run is told
+    settings: TrainSettings  # settings of the run
     method: ClassVar[MethodDefinition[Any]]  # the method, as the drafter defines it
     idea: ClassVar[str]  # how it drafts, for the model card
 
@@ -47,16 +47,16 @@ class Recipe(ABC, Generic[Config, Model]):
     ) -> Model:
         """Return the model before the first step, in float32.
 
-        `draft_ids` are the ids that it shall be able to draft, None for all.
+        `draft_ids` are the ids that it can draft, None for all.
         """
         settings = self.settings
-        given = {
+        overrides = {
             **self.given_fields(),
             "draft_vocab_size": None if draft_ids is None else len(draft_ids),
             "target_fingerprint": target.fingerprint,
             "trained": True,
         }
-        config = replace(self.default_config(target), **given)
+        config = replace(self.default_config(target), **overrides)
         if settings.init == "target":
             return self.from_target(config, decoder)
         if settings.init == "random":
@@ -71,11 +71,11 @@ class Recipe(ABC, Generic[Config, Model]):
             dtype=jnp.float32,
             block_size=settings.block_size,
         )
-        return self.from_drafter(replace(earlier.model.config, **given), earlier, draft_ids)
+        return self.from_drafter(replace(earlier.model.config, **overrides), earlier, draft_ids)
 
     @abstractmethod
     def default_config(self, target: Checkpoint) -> Config:
-        """Return the shape of a drafter that does not go on from another."""
+        """Return the configuration of a drafter that starts without an earlier one."""
 
     def given_fields(self) -> dict[str, Any]:
         """Return the fields of a configuration that the settings alone decide."""
@@ -123,7 +123,7 @@ def pass_last_feature(fc: Linear, hidden: int) -> None:
 
 
 def with_weights(model: Model) -> Callable[[Any, DTypeLike], Model]:
-    """Return a function of weights, a pure dict, and their new type: the same model with those."""
+    """Return a function that builds the model from weights, a pure dict, in a given type."""
     graph, abstract = nnx.split(model)
 
     def rebuilt(params: Any, dtype: DTypeLike) -> Model:
@@ -155,7 +155,7 @@ def draft_logits(
 ) -> Float[Array, "rows hot"]:
     """Return the logits over the hot vocabulary, float32, in training as in its measurement.
 
-    `head` are the hot rows of the target's, `previous` is the token before each row's.
+    `head` has the hot rows of the target's head, `previous` the token before each row's.
     """
     logits = project(hidden, head.astype(hidden.dtype), dtype=jnp.float32)
     if isinstance(model, DFlash) and model.markov_head is not None:

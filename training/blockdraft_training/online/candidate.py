@@ -57,8 +57,8 @@ class Candidate:
         self.slots = model.config.block_size - 1
         schedule = optax.warmup_constant_schedule(0.0, learning_rate, warmup_steps)
         optimizer = make_optimizer(recipe.settings, schedule)
-        kept = _PROJECTION if projected else frozenset[str]()
-        self.state = initial_state(model, optimizer, kept)
+        fixed_parts = _PROJECTION if projected else frozenset[str]()
+        self.state = initial_state(model, optimizer, fixed_parts)
         self.start_params = nnx.to_pure_dict(nnx.state(model))
         self._matches_of = make_matches(recipe, model, complete=as_cached, dtype=dtype)
         self.accumulate = _make_accumulate(recipe, model, dtype)
@@ -86,7 +86,7 @@ class Candidate:
         self._added += 1
 
     def finish(self, rate: float) -> float | None:
-        """Make the step of what was added, at a multiple of the learning rate; return its loss.
+        """Make a step of the added batches, at a multiple of the learning rate; return its loss.
 
         None if loss or gradients were not finite, so that no step was made.
         """
@@ -101,7 +101,7 @@ class Candidate:
         return float(metrics.loss) / max(float(metrics.weight), 1e-6)
 
     def gained(self, params: Any, held_out: Slice, number: int) -> Ended:
-        """Replay a row as serving would decode it with these weights of a drafter of this form."""
+        """Return the tokens gained and the steps, if a row is served with these weights."""
         length = len(held_out.rows[number].response)
         batch = held_out.builder([number])([number])
         matches = self._matches_of(params, self._frozen, batch, padded(length))
@@ -135,7 +135,7 @@ def _make_accumulate(recipe: AnyRecipe, model: DraftModel, dtype: jnp.dtype) -> 
 
 
 def _make_finish(optimizer: optax.GradientTransformation) -> jax.stages.Wrapped:
-    """Return the program that makes a step of sums over a count of micro-batches."""
+    """Return the program that makes a step of the sums over `count` micro-batches."""
 
     @partial(jax.jit, donate_argnums=0)
     def finish(
@@ -144,8 +144,8 @@ def _make_finish(optimizer: optax.GradientTransformation) -> jax.stages.Wrapped:
         mean = jax.tree.map(lambda total: total / count, gradients)
         after = updated(state, optimizer, mean, metrics, rate)
         sound = jnp.isfinite(after.metrics.gradient_norm) & jnp.isfinite(metrics.loss)
-        kept: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
+        result: TrainState = jax.tree.map(partial(jnp.where, sound), after, state)
         # The caller reads the sums; the next step begins with zero.
-        return replace(kept, metrics=after.metrics)
+        return replace(result, metrics=after.metrics)
 
     return finish

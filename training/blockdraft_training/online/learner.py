@@ -98,7 +98,7 @@ class Learner:
                 self._learn_from(start)
 
     def _found_start(self) -> Start | None:
-        """Return what to learn from; None if its version cannot be written or loaded."""
+        """Return the drafter to learn from; None if its version cannot be written or loaded."""
         try:
             with self._writing("the first version"):
                 return find_start(self._store, self._settings, self._recipe, self._target)
@@ -142,11 +142,11 @@ class Learner:
             self._checkpoints.close()
 
     def _next_slice(self) -> Slice | None:
-        """Wait for something to learn from; None if another version serves or learning ends."""
+        """Wait for a slice to learn from; None if another version serves or learning ends."""
         while not self._over():
-            found = self._traffic.next_slice()
-            if found is not None:
-                return found
+            piece = self._traffic.next_slice()
+            if piece is not None:
+                return piece
             self._sleep(self._schedule.idle_seconds)
         return None
 
@@ -154,7 +154,7 @@ class Learner:
         return self._stopped() or not self._start.still_serves(self._store)
 
     def _learn(self, piece: Slice) -> None:
-        """Learn from a slice, or as much of it as there is time for."""
+        """Learn from a slice; end early if another version serves or learning is stopped."""
         batches = piece.batches(self._schedule.micro_batch_size, self._generator)
         per_step = self._schedule.batch_size // self._schedule.micro_batch_size
         for begin in range(0, len(batches), per_step):
@@ -230,23 +230,23 @@ class Learner:
         self._note()
 
     def _compared(self, rounded: DFlash) -> Comparison | None:
-        """Compare on held-out samples; None if there are too few, or learning was stopped."""
+        """Return the comparison on held-out samples; None with too few, or if learning stopped."""
         candidate = self._candidate
         # A completion must be long enough for a verification.
-        held = self._traffic.held_out(self._schedule.held_out_sequences, candidate.slots)
-        count = 0 if held is None else len(held.rows)
-        if held is None or count < LEAST_SEQUENCES:
+        held_out = self._traffic.held_out(self._schedule.held_out_sequences, candidate.slots)
+        count = 0 if held_out is None else len(held_out.rows)
+        if held_out is None or count < LEAST_SEQUENCES:
             logger.info("only %d held-out sequences: no evaluation yet", count)
             return None
 
         def gained(params: Any) -> list[Ended]:
-            found = []
+            results = []
             for number in range(count):
                 self._wait()
                 if self._stopped():
                     break
-                found.append(candidate.gained(params, held, number))
-            return found
+                results.append(candidate.gained(params, held_out, number))
+            return results
 
         mine = gained(nnx.to_pure_dict(nnx.state(rounded)))
         theirs = gained(self._base) if self._start.serves else self._schedule.paying
@@ -285,9 +285,9 @@ class Learner:
         self._base = nnx.to_pure_dict(nnx.state(model))
         self._save()
 
-    def _abandon(self, why: str) -> None:
+    def _abandon(self, reason: str) -> None:
         """Abandon the candidate; the next one begins after a pause that grows."""
-        logger.warning("the candidate is abandoned at step %d: %s", self._candidate.step, why)
+        logger.warning("the candidate is abandoned at step %d: %s", self._candidate.step, reason)
         self.journal.started_over += 1
         self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
         self._forget()
@@ -316,23 +316,23 @@ class Learner:
             self.journal.write(self._directory)
 
     @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        """Go on if the disk refuses.
+    def _writing(self, name: str) -> Iterator[None]:
+        """Go on if a write fails.
 
-        The first failure is logged. That writing works again is logged once everything that failed
-        could be written: a full disk may have space for small files but not for large ones.
+        Only the first failure is logged. The recovery is logged when all that failed could be
+        written: a full disk may have space for small files but not for large ones.
         """
         try:
             yield
         except OSError as error:
             if not self._unwritten:
-                logger.error("%s cannot be written, learning waits: %s", what, error)
-            self._unwritten.add(what)
+                logger.error("%s cannot be written, learning waits: %s", name, error)
+            self._unwritten.add(name)
             return
-        if what in self._unwritten:
-            self._unwritten.remove(what)
+        if name in self._unwritten:
+            self._unwritten.remove(name)
             if not self._unwritten:
-                logger.info("%s can be written again", what)
+                logger.info("%s can be written again", name)
 
     def _save(self) -> None:
         with self._writing("a checkpoint"):
@@ -346,7 +346,7 @@ class Learner:
             self._note()
 
     def _resumed(self) -> Checkpoints:
-        """Return the checkpoints; the candidate resumes from the newest, if it began here."""
+        """Return the checkpoints; a candidate of this version resumes from the newest."""
         if self.journal.parent == self._start.version and self.journal.next_evaluation:
             try:
                 checkpoints = self._opened()

@@ -1,4 +1,4 @@
-"""When learning may compute: never while a verifier decodes.
+"""The times at which learning may compute: never while a verifier decodes.
 
 A step is made of micro-batches, and each waits here before it begins, until nothing has been
 decoded for a moment. So learning does not raise the inter-token latency of a completion.
@@ -53,7 +53,7 @@ class Pace:
 
 
 class Verifiers:
-    """Whether verifiers decode, read from their metrics."""
+    """Verifiers, whose metrics say whether they decode."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Ask at these addresses; `ValueError` if one is not an HTTP address."""
@@ -73,10 +73,10 @@ class Verifiers:
         try:
             connection.request("GET", path)
             response = connection.getresponse()
-            found = _VALUE.findall(response.read().decode("utf-8", "replace"))
-            if response.status != http.HTTPStatus.OK or {name for name, _ in found} != {*_GAUGES}:
+            gauges = _VALUE.findall(response.read().decode("utf-8", "replace"))
+            if response.status != http.HTTPStatus.OK or {name for name, _ in gauges} != {*_GAUGES}:
                 raise ValueError("no metrics of a verifier")
-            busy = sum(float(value) for _, value in found) > 0
+            busy = sum(float(value) for _, value in gauges) > 0
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()  # the next request opens it again
             if isinstance(error, ConnectionRefusedError):

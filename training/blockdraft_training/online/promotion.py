@@ -1,4 +1,4 @@
-"""Whether a candidate replaces the version that serves: a paired test, repeated as it learns.
+"""The test that lets a candidate replace the version that serves: paired, repeated as it learns.
 
 Both drafters are replayed on the same held-out sequences. If they were equally good, the sign of
 each sequence's difference would be a coin toss: the share of all tosses that give at least the gain
@@ -40,7 +40,7 @@ class Verdict(Enum):
 class Comparison:
     """Candidate and current drafter on the same sequences."""
 
-    sequences: int  # how many
+    sequences: int  # number of sequences
     candidate: float  # τ over all of them
     current: float  # likewise
     luck: float  # chance that the candidate gains as much if it is no better
@@ -59,11 +59,11 @@ def compare(
 
     If no drafter serves, `current` is the τ to surpass.
     """
-    ours = np.array([each.gained / each.steps for each in candidate])
+    ours = np.array([sequence.gained / sequence.steps for sequence in candidate])
     if isinstance(current, float):
         differences, overall = ours - current, current
     else:
-        differences = ours - np.array([each.gained / each.steps for each in current])
+        differences = ours - np.array([sequence.gained / sequence.steps for sequence in current])
         overall = _tau(current)
     return Comparison(
         len(ours),
@@ -115,4 +115,6 @@ def sign_flip_chance(differences: Float[np.ndarray, " sequences"], seed: int) ->
 
 
 def _tau(sequences: Sequence[Ended]) -> float:
-    return sum(each.gained for each in sequences) / sum(each.steps for each in sequences)
+    return sum(sequence.gained for sequence in sequences) / sum(
+        sequence.steps for sequence in sequences
+    )

@@ -40,7 +40,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class FolderSettings:
-    """Where the drafter keeps its samples and versions."""
+    """The folder in which the drafter keeps its samples and versions."""
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     directory: Path | None = setting(

@@ -1,4 +1,4 @@
-"""Where learning begins: the version that serves, a given drafter, or the target's layers."""
+"""The start of learning: the version that serves, a given drafter, or the target's layers."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class Start:
         return number == (self.version if self.serves else None)
 
     def as_version(self, store: VersionStore) -> int:
-        """Return its number in the store; it is added if it is not there, to be rolled back to."""
+        """Return its number in the store, to which it is added if missing, to be rolled back to."""
         if self.version is not None:
             return self.version
         return store.settle_base(
@@ -68,8 +68,8 @@ class Start:
         def projected_in(dtype: Any) -> str:
             weight = np.asarray(projection.weight).astype(dtype)
             scale = np.asarray(projection.scale).astype(dtype)
-            found: str = type(projection)(weight, scale, projection.eps).fingerprint()
-            return found
+            digest: str = type(projection)(weight, scale, projection.eps).fingerprint()
+            return digest
 
         return Form(
             target.fingerprint,
@@ -85,11 +85,11 @@ class Start:
 def find_start(
     store: VersionStore, settings: LearnSettings, recipe: DFlashRecipe, target: Checkpoint
 ) -> Start:
-    """Return what to learn from; a version is added to the store if there is no drafter at all.
+    """Return the drafter to learn from; if there is none, a version is added to the store.
 
     Raises TrainingError if the drafter is not a DFlash drafter; ModelError if the named one cannot
-    be loaded; VersionError if a version cannot be loaded, which the drafter will notice too and
-    serve another; OSError if a version cannot be written.
+    be loaded; VersionError if a version cannot be loaded, which the drafter notices too and then
+    serves another; OSError if a version cannot be written.
     """
     current = store.current()
     if current is None:
@@ -98,8 +98,12 @@ def find_start(
                 settings.drafter, target, target_spec=settings.target, learns=True
             )
         except NoDrafterError:
-            made = [each for each in store.list() if each.kind == "initialized" and each.good]
-            current = made[-1] if made else _initialize(store, recipe, target)
+            versions = [
+                version
+                for version in store.list()
+                if version.kind == "initialized" and version.good
+            ]
+            current = versions[-1] if versions else _initialize(store, recipe, target)
             return _of_store(store, current, target, serves=False)
         if path is None:
             raise TrainingError(

@@ -48,7 +48,7 @@ class Form:
     vocab_size: int  # of the target
 
     def refusal(self, sample: TrainingSample) -> str | None:
-        """Return why a sample cannot be learned from; None if it can."""
+        """Return the reason not to learn from a sample; None if there is none."""
         raw = sample.feature_form == RAW
         ids = sample.token_ids
         if sample.target_fingerprint != self.target_fingerprint:
@@ -73,9 +73,9 @@ class Slice:
     """Some samples in memory; `KeptFeatures` of their rows, without a teacher."""
 
     rows: Sequence[CorpusRow]  # their tokens
-    offsets: Int[np.ndarray, " rows_and_one"]  # where each row's begin
-    features: np.ndarray  # of all of them
-    projected: bool  # whether those are projected
+    offsets: Int[np.ndarray, " rows_and_one"]  # where each row's tokens begin, and the end
+    features: np.ndarray  # of all tokens
+    projected: bool  # whether the features are projected
     # Empty for every token: the teacher is the token that was served.
     teacher_ids: np.ndarray
     teacher_logits: np.ndarray
@@ -125,18 +125,18 @@ class Traffic:
     def next_slice(self) -> Slice | None:
         """Return a slice to learn from; None if every sample was learned from often enough."""
         self._refresh()
-        known = self._newest(held_out=False)
-        fresh = [name for name in known if self._used[name] < self._passes]
+        names = self._newest(held_out=False)
+        fresh = [name for name in names if self._used[name] < self._passes]
         if not fresh:
             return None
         fresh.sort(key=lambda name: self._used[name])
         half = self._slice_bytes // 2
-        found: dict[str, TrainingSample] = {}
-        self._read(found, fresh, half)
-        older = self._generator.permutation(known).tolist()
-        self._read(found, [name for name in older if name not in found], half)
-        self._used.update(found.keys())
-        return _slice([*found.values()])
+        samples: dict[str, TrainingSample] = {}
+        self._read(samples, fresh, half)
+        older = self._generator.permutation(names).tolist()
+        self._read(samples, [name for name in older if name not in samples], half)
+        self._used.update(samples.keys())
+        return _slice([*samples.values()])
 
     def held_out(self, count: int, longer_than: int = 0) -> Slice | None:
         """Return the newest held-out samples, one of each prompt; None if there are none.
@@ -149,9 +149,9 @@ class Traffic:
         for name in self._newest(held_out=True):
             if self._completions[name] > longer_than:
                 newest.setdefault(self._prompts[name], name)
-        found: dict[str, TrainingSample] = {}
-        self._read(found, list(newest.values())[:count], self._slice_bytes)
-        return _slice([*found.values()])
+        samples: dict[str, TrainingSample] = {}
+        self._read(samples, list(newest.values())[:count], self._slice_bytes)
+        return _slice([*samples.values()])
 
     def _refresh(self) -> None:
         """Add new samples, newest first, and forget those that are gone."""
@@ -189,18 +189,18 @@ class Traffic:
         self.refused[refusal] += 1
         return None
 
-    def _read(self, found: dict[str, TrainingSample], names: Sequence[str], size: int) -> None:
-        """Add samples of at least `size` bytes together, all in the form of the first."""
+    def _read(self, samples: dict[str, TrainingSample], names: Sequence[str], size: int) -> None:
+        """Add samples until they have `size` bytes of features, all in the form of the first."""
         for name in names:
             if size <= 0:
                 break
             sample = self._usable(name)
             if sample is None:
                 continue
-            first = next(iter(found.values()), sample)
+            first = next(iter(samples.values()), sample)
             if sample.feature_form == first.feature_form:
-                found[name] = cut(sample, self._max_length)
-                size -= found[name].features.nbytes
+                samples[name] = cut(sample, self._max_length)
+                size -= samples[name].features.nbytes
 
 
 def _slice(samples: Sequence[TrainingSample]) -> Slice | None:
@@ -219,7 +219,7 @@ def _slice(samples: Sequence[TrainingSample]) -> Slice | None:
 
 
 def prompt_digest(sample: TrainingSample) -> bytes:
-    """Return the digest of a sample's prompt; of the whole sample if its end is unknown."""
+    """Return the digest of a sample's prompt; of the whole sample if that end is unknown."""
     start = sample.completion_start
     return digest(sample.token_ids[:start] if start > 0 else sample.token_ids)
 
@@ -239,11 +239,11 @@ def cut(sample: TrainingSample, length: int) -> TrainingSample:
         return sample
     start = max(sample.completion_start, 0)
     begin = min(max(start - length // 4, 0), tokens - length)
-    kept = slice(begin, begin + length)
+    part = slice(begin, begin + length)
     return replace(
         sample,
-        token_ids=sample.token_ids[kept],
-        features=sample.features[kept],
+        token_ids=sample.token_ids[part],
+        features=sample.features[part],
         completion_start=-1 if sample.completion_start < 0 else start - begin,
     )
 

@@ -1,4 +1,4 @@
-"""What the target chooses at each position, and how much of a draft agrees with it.
+"""The target's choice at each position, and the drafted tokens that agree with it.
 
 Glossary:
 
@@ -64,8 +64,8 @@ def count_accepted(
 ) -> tuple[Int[Array, " rows"], Int[Array, " rows"]]:
     """Return each row's accepted count and bonus token.
 
-    `choices` and `next_tokens`, the drafted tokens after the same tokens, lie side by side, each
-    row's from `first_choice` on. No row has more than `max_drafts` drafted tokens.
+    `next_tokens` are the tokens drafted in the places of `choices`. Each row's begin at its
+    `first_choice`. No row has more than `max_drafts` drafted tokens.
     """
     offset = jnp.arange(max_drafts, dtype=jnp.int32)
     index = jnp.minimum(first_choice[:, None] + offset[None, :], choices.shape[0] - 1)
@@ -76,7 +76,7 @@ def count_accepted(
 
 
 class LogProbs(NamedTuple):
-    """The target's own, before temperature and filters, of one token and the likeliest ones."""
+    """Log probabilities of one token and the likeliest ones, before temperature and filters."""
 
     chosen: Float[Array, " choices"]
     top_ids: Int[Array, "choices top"]
@@ -86,9 +86,9 @@ class LogProbs(NamedTuple):
 def log_probabilities(
     logits: Float[Array, "choices vocab"],
     tokens: Int[Array, " choices"],
-    wanted: Bool[Array, ""],
+    log_probs_wanted: Bool[Array, ""],
 ) -> LogProbs:
-    """Return those of `tokens`, or zeros when no row wants them (top-k is slow on CPU)."""
+    """Return the log probabilities of `tokens`, or zeros if not wanted (top-k is slow on CPU)."""
     count = min(MAX_LOG_PROBS, logits.shape[-1])
 
     def compute() -> LogProbs:
@@ -103,5 +103,5 @@ def log_probabilities(
         zeros = jnp.zeros(shape, jnp.float32)
         return LogProbs(zeros[:, 0], jnp.zeros(shape, jnp.int32), zeros)
 
-    log_probs: LogProbs = jax.lax.cond(wanted, compute, skip)
+    log_probs: LogProbs = jax.lax.cond(log_probs_wanted, compute, skip)
     return log_probs

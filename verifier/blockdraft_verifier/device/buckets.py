@@ -14,7 +14,7 @@ class Bucket:
     choices: int  # positions whose logits are computed
 
     def __str__(self) -> str:
-        """Return it in words for people: rows x tokens."""
+        """Return the shape as people read it: rows x tokens."""
         return f"{self.rows}x{self.tokens}"
 
 
@@ -24,10 +24,10 @@ def all_buckets(
     """Return every shape a step of at most these sizes can be padded to, smallest first.
 
     Row counts rise fourfold, because padding rows cost little; token counts double. Tokens cost
-    more, on CPU at least, so between two row counts there is one shape more for steps of a token
-    each, which would else be padded to up to three times as many. Logits are computed for whole
+    more, on CPU at least. So between two row counts there is one more shape, for steps of a token
+    per row, which would else be padded to up to three times as many. Logits are computed for whole
     blocks of every row, of at most `max_block` tokens with the anchor, but never for a long prompt
-    chunk, whose last token alone is of interest. No shape has fewer than `least_tokens`.
+    chunk, of which only the last token matters. No shape has fewer than `least_tokens`.
     """
     least = next_power_of_two(least_tokens)
     row_sizes = [1]
@@ -58,8 +58,8 @@ def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
 
 # By JAX's name of the platform, for every element type:
 #
-# * cpu: how a row is rounded is the products' own business there (docs/adr/0057).
-# * tpu: it is so there too (docs/adr/0059). A lone sequence with blocks of up to 16 has a single
+# * cpu: products give a row the same bits in steps of any size (docs/adr/0057).
+# * tpu: so they do there (docs/adr/0059). But a lone sequence with blocks of up to 16 has a single
 #   program for plain and for drafted steps, and products take no longer for 16 rows than for one.
 # * gpu: not known; nothing was measured there.
 _LEAST_TOKENS = {"cpu": 1, "tpu": 16, "gpu": 1}

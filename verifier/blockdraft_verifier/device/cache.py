@@ -18,10 +18,10 @@ from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_verifier.device import kernel_attention, tile_kernel
 
 FEATURE_DTYPE: np.dtype = np.dtype(ml_dtypes.bfloat16)
-"""Of features, wherever they are."""
+"""Element type of features, wherever they are."""
 Attention = Literal["portable", "library", "tiles"]
-"""Whose attention is computed: `portable_attention`'s, or on TPU that of `kernel_attention`, or of
-`tile_kernel` for what the former cannot."""
+"""The module that computes attention: `portable_attention`, or on TPU `kernel_attention`, or
+`tile_kernel` for what the former cannot compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CacheLayout:
     def shape(self) -> tuple[int, ...]:
         """The shape of each array: keys in even and values in odd head slots.
 
-        Those of a position are one row where attention is that of tiles.
+        With attention by tiles, all slots of a position are one row.
         """
         pages = self.num_pages * (self.num_layers if self.stacked else 1)
         slots = 2 * self.kv_heads
@@ -99,17 +99,17 @@ class CacheLayout:
 
     @property
     def sharding(self) -> NamedSharding | None:
-        """Where each array lies; None for the default device."""
+        """Placement of each array; None for the default device."""
         return None if self.mesh is None else NamedSharding(self.mesh, self.cache_spec)
 
     @property
     def replicated(self) -> NamedSharding | None:
-        """Where what every device needs lies; None for the default device."""
+        """Placement of arrays that are whole on every device; None for the default device."""
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def device_kv_heads(self) -> int:
-        """How many heads are stored on one device."""
+        """Number of key heads stored on one device."""
         devices = 1 if self.mesh is None or not self.divided else self.mesh.shape[MODEL_AXIS]
         return self.kv_heads // devices
 
@@ -121,7 +121,7 @@ class CacheLayout:
 
 
 class LayeredCache(NamedTuple):
-    """The cache of all layers, and whose turn it is; what scanned layers hand on."""
+    """The cache of all layers, and the layer whose turn it is; scanned layers hand it on."""
 
     pages: Array  # of `CacheLayout.shape`
     layer: Array  # Int[Array, ""], the layer that comes next
@@ -132,7 +132,7 @@ LayerCaches = list[Array] | list[LayeredCache]
 
 
 class PagedCache(NamedTuple):
-    """What is kept of each position on the devices."""
+    """Keys, values and token of each position, on the devices."""
 
     layers: LayerCaches  # keys and values
     tokens: Array  # Int[Array, "pages page_size"], for penalties
@@ -145,7 +145,7 @@ def allocate_cache(layout: CacheLayout) -> PagedCache:
 
 
 def cache_places(layout: CacheLayout) -> Any:
-    """Return where each array of the cache lies, in the form of the cache."""
+    """Return the placement of each array of the cache, in the form of the cache."""
     layers: Any = jax.tree.map(
         lambda array: layout.sharding if array.ndim else layout.replicated,
         jax.eval_shape(lambda: allocate_kv(layout)),
@@ -159,7 +159,7 @@ def allocate_kv(layout: CacheLayout) -> LayerCaches:
     zeros = functools.partial(jnp.zeros, layout.shape, layout.dtype, device=layout.sharding)
     if layout.stacked:
         return [LayeredCache(zeros(), jnp.zeros((), jnp.int32, device=layout.replicated))]
-    # Each of several can be updated in place.
+    # An array per layer, since each can be updated in place.
     return [zeros() for _ in range(layout.num_layers)]
 
 
@@ -172,7 +172,7 @@ class Positions(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many these are."""
+        """Number of positions."""
         return self.stop - self.start
 
 
@@ -192,26 +192,26 @@ class FeatureStore:
 
     def write(self, pages: Sequence[int], start: int, features: np.ndarray) -> None:
         """Keep features of the positions from `start` on of the sequence that owns `pages`."""
-        done = 0
+        offset = 0
         for run in self._runs(pages, start, start + len(features)):
             count = run.stop - run.start
-            self._rows[run] = features[done : done + count]
-            done += count
+            self._rows[run] = features[offset : offset + count]
+            offset += count
 
     def read(self, positions: Sequence[Positions], out: np.ndarray | None = None) -> np.ndarray:
         """Return the features of some positions as `[positions, width]`, in `out` if given."""
         rows = sum(place.rows for place in positions)
         out = np.empty((rows, self.width), FEATURE_DTYPE) if out is None else out
-        done = 0
+        offset = 0
         for place in positions:
             for run in self._runs(*place):
                 count = run.stop - run.start
-                out[done : done + count] = self._rows[run]
-                done += count
+                out[offset : offset + count] = self._rows[run]
+                offset += count
         return out
 
     def _runs(self, pages: Sequence[int], start: int, stop: int) -> Iterator[slice]:
-        """Return where positions `start` to `stop` lie, page by page."""
+        """Yield the rows of positions `start` to `stop`, page by page."""
         size = self._page_size
         while start < stop:
             page, offset = divmod(start, size)

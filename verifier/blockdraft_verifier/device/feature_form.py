@@ -1,4 +1,4 @@
-"""What the verifier keeps of a position for its drafter, and how it leaves the device."""
+"""Features that the verifier keeps for its drafter, and how they leave the device."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 @dataclass(frozen=True, slots=True)
 class FeatureForm:
-    """Which of the target's outputs make a feature, and what becomes of them.
+    """The layers whose outputs make a feature, and the projection applied to them.
 
     Features of one form are of no use in another, so two forms are equal only if layers and
     projection are the same.
@@ -51,7 +51,7 @@ class FeatureForm:
 
 
 def projection_sharding(array: Any, mesh: Mesh) -> NamedSharding:
-    """Return where an array of a projection lies: each device computes some of the results."""
+    """Return the placement of a projection's array: each device computes some of the results."""
     divided = array.shape[0] % mesh.shape[MODEL_AXIS] == 0
     return NamedSharding(mesh, PartitionSpec(MODEL_AXIS if divided else None))
 
@@ -66,7 +66,7 @@ def _placed(array: np.ndarray, mesh: Mesh | None) -> jax.Array:
 
 
 def compilation_words(features: FeatureForm, max_block: int) -> bytes:
-    """Return what to compile in words, for the other processes of a slice."""
+    """Return the arguments of a compilation as bytes, for the other processes of a slice."""
     projection, shape = features.projection, None
     if projection is not None:
         scaled = projection.scale is not None, projection.input_scale is not None
@@ -75,7 +75,7 @@ def compilation_words(features: FeatureForm, max_block: int) -> bytes:
 
 
 def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
-    """Return what `compilation_words` was told, with zeros for the elements of the projection."""
+    """Return the arguments of `compilation_words`, with zeros as elements of the projection."""
     max_block, layer_ids, fingerprint, form = json.loads(words)
     projection = None
     if form is not None:
@@ -88,7 +88,7 @@ def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
 
 
 NO_FEATURES = FeatureForm(())
-"""Of a verifier that decodes plainly."""
+"""The form of a verifier that decodes plainly."""
 
 
 def final_positions_first(
@@ -124,11 +124,11 @@ def cut(
 
 
 def split(pieces: Sequence[Array], counts: Sequence[int]) -> list[np.ndarray]:
-    """Return the features of rows with so many final positions; other pieces stay on the device."""
+    """Return each row's features, as many as its count; unused pieces stay on the device."""
     needed = sum(counts)
     starts = itertools.accumulate((piece.shape[0] for piece in pieces), initial=0)
-    wanted = [piece for piece, start in zip(pieces, starts, strict=False) if start < needed]
-    read = iter(jax.device_get(wanted))
+    needed_pieces = [piece for piece, start in zip(pieces, starts, strict=False) if start < needed]
+    read = iter(jax.device_get(needed_pieces))
     rows: list[np.ndarray] = []
     piece, start = np.empty((0, pieces[0].shape[1]), pieces[0].dtype), 0
     for count in counts:

@@ -39,7 +39,7 @@ class GuestRunner(ModelRunner):
         self,
         features: FeatureForm,
         max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda count, total: None,
     ) -> MeasuredSteps:
         """Compile and time every step, then borrow pages: the cache is as if it had no others."""
         measured = super().warm_up(features, max_block, progress)
@@ -49,14 +49,14 @@ class GuestRunner(ModelRunner):
 
     def run_in(self, bucket: Bucket, rows: Sequence[Row]) -> StepOutputs:
         """Run a step on the borrowed pages, in a turn; see `ModelRunner`."""
-        own, run = [self._moved(row) for row in rows], super().run_in
-        outputs: StepOutputs = self._in_turn(lambda: jax.block_until_ready(run(bucket, own)))
+        moved_rows, run = [self._moved(row) for row in rows], super().run_in
+        outputs: StepOutputs = self._in_turn(lambda: jax.block_until_ready(run(bucket, moved_rows)))
         return outputs
 
     def read_pages(self, pages: Sequence[int]) -> list[np.ndarray]:
         """Read borrowed pages, in a turn; see `ModelRunner`."""
-        own, read = [self._pages[page] for page in pages], super().read_pages
-        layers: list[np.ndarray] = self._in_turn(lambda: read(own))
+        borrowed_pages, read = [self._pages[page] for page in pages], super().read_pages
+        layers: list[np.ndarray] = self._in_turn(lambda: read(borrowed_pages))
         return layers
 
     def _moved(self, row: Row) -> Row:

@@ -21,8 +21,8 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 
 LANES = 128
-# What the kernel holds in fast memory at once: two blocks of this many positions of the context,
-# and this many queries, the same in every step: so its products have one order. The library's own
+# The kernel holds two blocks of so many positions of the context in fast memory, and so many
+# queries. They are the same in every step, so its products have one order. The library's own
 # tables need a TPU at hand to choose from.
 CONTEXT_BLOCK_TOKENS = 512
 QUERY_BLOCK_TOKENS = 32
@@ -39,7 +39,7 @@ def takes(config: DecoderConfig) -> bool:
 
 
 def stored_heads(kv_heads: int, dtype: DTypeLike) -> int:
-    """Return how many key heads the kernel needs for this many, on one device, of this type."""
+    """Return the least number of key heads, from `kv_heads` on, that fills the kernel's tiles."""
     packing = 4 // jnp.dtype(dtype).itemsize
 
     def tiled(heads: int) -> bool:
@@ -81,7 +81,7 @@ def ragged_paged_attention(
     kernel: Callable[..., Any] = library.ragged_paged_attention,
     window: int = 0,
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Attend as `portable_attention` does; padding rows come last, what they get is undefined.
+    """Attend as `portable_attention` does; the output of padding rows, the last, is undefined.
 
     Stored heads are padded with zeros. `kernel` is the library's, or its reference. Keys `window`
     positions away or further are invisible, unless it is 0.

@@ -24,9 +24,9 @@ def process_logits(
     page_tokens: Int[Array, "pages page_size"],
     max_drafts: int,
 ) -> Float[Array, "choices vocab"]:
-    """Return the logits of which tokens are chosen; `page_tokens` are those the cache knows of.
+    """Return the logits that tokens are chosen from; `page_tokens` are those in the cache.
 
-    What a row does not ask for leaves its logits as they are, to the bit.
+    Rules that a row does not have leave its logits as they are, to the bit.
     """
     biased = logits + _biases(limits, logits.shape[-1])[inputs.choice_row]
     return _penalize(mask_logits(biased, limits), inputs, page_tokens, max_drafts)
@@ -62,7 +62,7 @@ def _penalize(
     ids = jnp.where(back < drafted, ids, vocab_size)
     in_output = in_output.at[every_choice, ids].add(1, mode="drop")
 
-    _, repetition, frequency, presence = (each[row][:, None] for each in inputs.penalties)
+    _, repetition, frequency, presence = (column[row][:, None] for column in inputs.penalties)
     repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
     logits = jnp.where((in_prompt > 0) | (in_output > 0), repeated, logits)
     penalty = frequency * in_output.astype(jnp.float32) + jnp.where(in_output > 0, presence, 0.0)

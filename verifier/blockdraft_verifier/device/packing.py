@@ -83,13 +83,15 @@ def pack(
             first, scored = stop - row.choice_count, row.scored_tokens
             scored_token[first : first + len(scored)] = scored
     requests = [row.sequence.request for row in rows]
-    wanted = any(row.scored for row in rows) or any(r.log_probs is not None for r in requests)
-    log_probs_wanted: Any = np.array([wanted])
+    wants_log_probs = any(row.scored for row in rows) or any(
+        r.log_probs is not None for r in requests
+    )
+    log_probs_wanted: Any = np.array([wants_log_probs])
     rules_wanted: Any = np.array(
         [
-            any(each.rules.logit_bias for each in requests),
+            any(request.rules.logit_bias for request in requests),
             any(row.masks_tokens for row in rows),
-            any(each.rules.penalizes for each in requests),
+            any(request.rules.penalizes for request in requests),
         ]
     )
     return StepInputs(
@@ -113,7 +115,7 @@ def _pack_penalties(rows: Sequence[Row], size: int) -> Penalties:
     rules = [*(request.rules for request in requests), *[NO_RULES] * (size - len(rows))]
 
     def column(name: str) -> Any:
-        return np.array([getattr(each, name) for each in rules], np.float32)
+        return np.array([getattr(row_rules, name) for row_rules in rules], np.float32)
 
     lengths = _zeros(size)
     lengths[: len(rows)] = [len(request.prompt) for request in requests]
@@ -132,7 +134,7 @@ def _numbers(values: Iterable[int]) -> Any:
 
 
 def _runs(firsts: Any, lengths: Any) -> Any:
-    """Return as many numbers from each first one on, run after run."""
+    """Return the numbers of each run, `lengths` of them from `firsts` on, run after run."""
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) + np.repeat(firsts - before, lengths)
 

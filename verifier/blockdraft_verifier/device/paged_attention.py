@@ -99,8 +99,8 @@ class PagedAttend:
             return portable.attend(q, cache, batch, reach), cache
         if layout.attention == "tiles":
             tiles = tile_kernel.tiles_of(batch, tokens, heads)
-            of = q, cache, batch, tiles, layout.device_kv_heads, reach
-            return tile_kernel.ragged_paged_attention(*of), cache
+            operands = q, cache, batch, tiles, layout.device_kv_heads, reach
+            return tile_kernel.ragged_paged_attention(*operands), cache
         by_kernel = partial(kernel.ragged_paged_attention, q, cache, batch)
         if applies is None:
             out = by_kernel(window=window)
@@ -111,7 +111,7 @@ class PagedAttend:
     def _shared_head(
         self, heads: Float[Array, "tokens kv_heads head_dim"]
     ) -> Float[Array, "tokens 1 head_dim"]:
-        """Return the one head that this device's queries look at."""
+        """Return the shared head that this device's queries attend to."""
         device: Int[Array, ""] = jax.lax.axis_index(MODEL_AXIS)
         head = device * heads.shape[1] // self._layout.kv_heads
         return jax.lax.dynamic_slice_in_dim(heads, head, 1, axis=1)

@@ -31,12 +31,12 @@ _TILES_TOGETHER = 4
 # Further than any position.
 FAR = 2**30
 
-# What a program computes of a reach: whether there is a window, and sinks.
+# The parts of a reach that a program takes as arrays: whether the window applies, and sinks.
 _DynamicReach = tuple[Array | None, Array | None]
 
 
 class RaggedBatch(NamedTuple):
-    """Where the tokens of a flat batch belong."""
+    """Rows, pages and slots of the tokens of a flat batch."""
 
     # First token of each row, then the number of tokens; padding rows are empty.
     row_starts: Int[Array, " rows_and_end"]
@@ -108,7 +108,7 @@ def in_order(
     tiles: QueryTiles,
     like: Float[Array, "tokens heads head_dim"],
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Return what tiles attended to in the order of the tokens, of the shape and type of `like`."""
+    """Return the output of tiles in the order of tokens, in the shape and type of `like`."""
     (tile_count, tile_tokens), (_, heads, head_dim) = tiles.token.shape, like.shape
     kv_heads = out.shape[1]
     out = out.reshape(tile_count, kv_heads, tile_tokens, heads // kv_heads, head_dim)
@@ -177,7 +177,7 @@ def ragged_paged_attention(
     queries = in_tiles(q, tiles, kv_heads).astype(jnp.float32) * head_dim**-0.5
     positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
     if reach.sinks is not None:
-        # Those of a tile's products, whose rows are (query, head of the group).
+        # One sink per row of a tile's products; the rows are (query, head of the group).
         sinks = jnp.tile(reach.sinks.reshape(kv_heads, -1), (1, tile_tokens))
         reach = reach._replace(sinks=sinks)
     padding = -tile_count % _TILES_TOGETHER
@@ -208,7 +208,7 @@ def _attend_to_context(
     cache: Float[Array, "pages page_size kv_slots head_dim"],
     reach: Reach,
 ) -> Float[Array, "tiles kv_heads queries head_dim"]:
-    """Return what the queries of some tiles see, as far as the longest of their contexts goes."""
+    """Return the attention of some tiles, reading as far as the longest of their contexts."""
     _, page_size, kv_slots, head_dim = cache.shape
     kv_heads, tile_count = kv_slots // 2, len(queries)
     chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)
@@ -241,7 +241,7 @@ def _attend_to_context(
     chunk_count = (jnp.max(positions) + chunk_tokens) // chunk_tokens
     first: int | Int[Array, ""] = 0
     if reach.window:
-        # What no window reaches back to is left out; it would add nothing.
+        # Chunks that no window reaches back to are left out; they would add nothing.
         first = reach.first(jnp.min(jnp.where(positions < 0, FAR, positions))) // chunk_tokens
     top, total, mixed = jax.lax.fori_loop(first, chunk_count, attend_to_chunk, state)
     if reach.sinks is not None:

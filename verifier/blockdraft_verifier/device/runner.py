@@ -48,32 +48,31 @@ TIMED_CONTEXT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """What steps take, before the first request."""
+    """Seconds of steps, measured before the first request."""
 
     seconds: dict[Bucket, float]  # of a step in each bucket that reads no context
-    # What each token of context adds that all tokens of such a step read.
+    # Added by each token of context that all tokens of such a step read.
     context_seconds: dict[Bucket, float] = field(default_factory=dict)
 
     def without(self, buckets: Collection[Bucket]) -> "MeasuredSteps":
-        """Return what was measured of the others."""
-        kept = [bucket for bucket in self.seconds if bucket not in buckets]
-        context = {bucket: self.context_seconds[bucket] for bucket in kept if self.context_seconds}
-        return MeasuredSteps({bucket: self.seconds[bucket] for bucket in kept}, context)
+        """Return the measurements of the other buckets."""
+        rest = [bucket for bucket in self.seconds if bucket not in buckets]
+        context = {bucket: self.context_seconds[bucket] for bucket in rest if self.context_seconds}
+        return MeasuredSteps({bucket: self.seconds[bucket] for bucket in rest}, context)
 
     def slowest(self, context: int) -> float:
         """Return the seconds of the longest step at a context of so many tokens; 0 for none."""
         slopes = self.context_seconds
-        took = (each + context * slopes.get(bucket, 0.0) for bucket, each in self.seconds.items())
-        return max(took, default=0.0)
+        sums = (base + context * slopes.get(bucket, 0.0) for bucket, base in self.seconds.items())
+        return max(sums, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step computed, row by row.
+    """Results of a step, row by row.
 
-    Features are those of its final positions; of log probabilities there is one entry per gained
-    token, or none unless the row wants them. Of the prompt there is one for each token that follows
-    one of a scored row.
+    `features` are those of final positions. `log_probs` has an entry per gained token, if wanted;
+    `prompt_log_probs` one per token of the prompt that follows a token of a scored row.
     """
 
     rows: list[RowResult]
@@ -85,7 +84,7 @@ class StepResult:
 
 @runtime_checkable
 class StepRunner(Protocol):
-    """What the engine needs of a target. `ModelRunner` computes; a measurement may make it up."""
+    """The target as the engine runs it. `ModelRunner` computes; a measurement may make it up."""
 
     @property
     def feature_width(self) -> int:
@@ -98,15 +97,15 @@ class StepRunner(Protocol):
         self,
         features: FeatureForm,
         max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda count, total: None,
     ) -> MeasuredSteps:
-        """Prepare every step; return what each one takes."""
+        """Prepare every step; return the seconds of each."""
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`, and call `meanwhile` once while the target computes."""
 
-    def take_steps(self, other: Any) -> None:
-        """Run from now on what another one over the same target was warmed up for."""
+    def take_steps(self, runner: Any) -> None:
+        """Take over the steps of another runner, warmed up over the same target."""
 
 
 class ModelRunner:
@@ -127,14 +126,14 @@ class ModelRunner:
         settings: EngineSettings,
         mesh: Mesh | None = None,
         leader: StepLeader | None = None,
-        kept: KeptPrograms | None = None,
+        kept_programs: KeptPrograms | None = None,
     ) -> None:
         """Allocate the cache on `mesh`, where the weights lie; `warm_up` must follow before `run`.
 
-        `leader` has the other processes of a slice do the same; it is None in those others. `kept`
-        is where steps that were compiled before are found.
+        `leader` has the other processes of a slice do the same; it is None in those others. Steps
+        that were compiled before may be in `kept_programs`.
         """
-        self._leader, self._kept = leader, kept
+        self._leader, self._kept_programs = leader, kept_programs
         self._graph, self._weights = nnx.split(decoder)
         self._leaves = jax.tree.leaves(self._weights)
         self.model = decoder.config
@@ -174,7 +173,7 @@ class ModelRunner:
         self,
         features: FeatureForm,
         max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda count, total: None,
     ) -> MeasuredSteps:
         """Compile the step for every bucket and time each one; see `StepRunner`."""
         if self._leader is not None:
@@ -189,7 +188,7 @@ class ModelRunner:
         self,
         features: FeatureForm,
         max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda count, total: None,
         *,
         run: bool = False,
     ) -> None:
@@ -204,9 +203,10 @@ class ModelRunner:
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
+        buckets_by_shape = {(bucket.rows, bucket.choices): bucket for bucket in self.buckets}
         self._no_limits = {
             shape: jax.device_put(no_limits(bucket, self.model.vocab_size), self.layout.replicated)
-            for shape, bucket in {(one.rows, one.choices): one for one in self.buckets}.items()
+            for shape, bucket in buckets_by_shape.items()
         }
         self._steps = {}
         one_at_a_time = threading.Lock()
@@ -218,8 +218,8 @@ class ModelRunner:
                     self._run_padding(bucket, self._timed_context)
 
         with ThreadPoolExecutor(self._compilers) as executor:
-            for done, _ in enumerate(executor.map(prepare, self.buckets), start=1):
-                progress(done, len(self.buckets))
+            for count, _ in enumerate(executor.map(prepare, self.buckets), start=1):
+                progress(count, len(self.buckets))
 
     def serve_only(self, buckets: Collection[Bucket]) -> None:
         """Pad every step to one of these shapes, which must hold the largest.
@@ -228,15 +228,15 @@ class ModelRunner:
         """
         self._served = tuple(sorted(buckets))
 
-    def compile_mirrored(self, what: bytes) -> None:
-        """Compile what the leader of the slice does."""
-        self.compile(*read_compilation(what))
+    def compile_mirrored(self, words: bytes) -> None:
+        """Compile the steps that the leader of the slice compiles."""
+        self.compile(*read_compilation(words))
 
-    def take_steps(self, other: "ModelRunner") -> None:
-        """Run from now on the steps that another one over the same cache has compiled."""
-        self._features, self.max_block = other._features, other.max_block
-        self.buckets, self._served = other.buckets, other._served
-        self._steps, self._no_limits = other._steps, other._no_limits
+    def take_steps(self, runner: "ModelRunner") -> None:
+        """Take over the compiled steps of another runner over the same cache."""
+        self._features, self.max_block = runner._features, runner.max_block
+        self.buckets, self._served = runner.buckets, runner._served
+        self._steps, self._no_limits = runner._steps, runner._no_limits
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`, in the smallest shape that holds them."""
@@ -298,10 +298,10 @@ class ModelRunner:
 
     def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
         lower = functools.partial(step.lower, self._weights, bucket)
-        if self._kept is None:
+        if self._kept_programs is None:
             return lower().compile()
         described = step.described(self._weights, bucket)
-        return self._kept.compiled(described, lower, self.layout.mesh)
+        return self._kept_programs.compiled(described, lower, self.layout.mesh)
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
         return pack(
@@ -333,7 +333,7 @@ class ModelRunner:
         return min(TIMED_CONTEXT_TOKENS, self.settings.scheduler.max_context_tokens)
 
     def _time_context(self, seconds: Mapping[Bucket, float]) -> dict[Bucket, float]:
-        """Return what each token of context adds to a step of each bucket.
+        """Return the seconds that each token of context adds to a step of each bucket.
 
         One row reads it, so of the shapes with as many tokens only the one of fewest rows is timed.
         """
@@ -369,7 +369,7 @@ class ModelRunner:
 def _split_log_probs(
     rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
 ) -> tuple[list[list[RankedLogProbs]], list[list[RankedLogProbs]]]:
-    """Return those of every gained token, and of the prompt's, of every row that wants them."""
+    """Return each row's log probabilities, of gained tokens and of the prompt's, if wanted."""
     gained: list[list[RankedLogProbs]] = [[] for _ in rows]
     prompt: list[list[RankedLogProbs]] = [[] for _ in rows]
     if not any(row.scored or row.sequence.request.log_probs is not None for row in rows):

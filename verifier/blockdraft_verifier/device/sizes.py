@@ -1,4 +1,4 @@
-"""How long sequences may be and how many pages there are, from the model and the memory."""
+"""The context length and the number of pages, from the model and the memory."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ _MIB = 1 << 20
 # Half of the scalar memory of a TPU core, where kernels find the page table of a step.
 _PAGE_TABLE_BYTES = 1 << 19
 _ENTRY_BYTES = 4
-# What an attention kernel reads of a context at once.
+# Tokens of a context that an attention kernel reads at once.
 _LARGEST_PAGE_TOKENS = 512
 
 
@@ -43,27 +43,28 @@ def sized(
     A model was made for sequences of `model_limit` tokens. A page takes `page_bytes` of a device,
     which has `budget_bytes` for the cache where no size was asked for.
 
-    `ValueError` if what was asked for does not go together.
+    `ValueError` if the sizes asked for contradict the model, the memory or each other.
     """
-    most = cache.max_model_len or model_limit
-    if most > model_limit:
+    max_tokens = cache.max_model_len or model_limit
+    if max_tokens > model_limit:
         raise ValueError(
-            f"--max-model-len {most} is more than the {model_limit} tokens the model was made for"
+            f"--max-model-len {max_tokens} is more than the {model_limit} tokens the model was "
+            "made for"
         )
-    pages_of_one = -(-most // settings.page_size)
+    pages_of_one = -(-max_tokens // settings.page_size)
     pages = cache.num_pages
     if pages is None and cache.kv_cache_bytes is not None:
         pages = cache.kv_cache_bytes // page_bytes
     elif pages is None:
         pages = min(budget_bytes // page_bytes, settings.scheduler.max_sequences * pages_of_one)
     if pages < pages_of_one and cache.max_model_len is None:
-        most = pages * settings.page_size
-    if pages == 0 or pages * settings.page_size < most:
+        max_tokens = pages * settings.page_size
+    if pages == 0 or pages * settings.page_size < max_tokens:
         needed = Size(-(-pages_of_one * page_bytes // _MIB) * _MIB)
         raise ValueError(
             f"the KV cache of {size_text(pages * page_bytes)} holds {pages * settings.page_size} "
             f"tokens, and a sequence may have {cache.max_model_len or model_limit}: lower "
             f"--max-model-len or raise --kv-cache-memory to {needed}"
         )
-    scheduler = replace(settings.scheduler, max_context_tokens=most)
+    scheduler = replace(settings.scheduler, max_context_tokens=max_tokens)
     return replace(settings, scheduler=scheduler, num_pages=pages)

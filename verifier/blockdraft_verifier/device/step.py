@@ -35,7 +35,7 @@ from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
 
 
 class StepOutputs(NamedTuple):
-    """What a step returns to the host.
+    """Outputs of a step to the host.
 
     Of each row the drafted tokens accepted, and `bonus`, the target's own next token; of each
     choice the token and its log probabilities. Features of the positions that became final come
@@ -57,7 +57,7 @@ def _choices(
     page_tokens: Int[Array, "pages page_size"],
     max_drafts: int,
 ) -> Int[Array, " choices"]:
-    """Return the target's choices, greedily at once where no request samples or has rules."""
+    """Return the target's choices; the argmax alone if no request samples or has rules."""
     sampling = inputs.sampling
     biases, masks, penalties = inputs.rules_wanted
 
@@ -75,8 +75,10 @@ def _choices(
         position = inputs.positions[inputs.choice_token] + 1
         return choose_tokens(changed, position, inputs.choice_row, sampling)
 
-    wanted = jnp.any(sampling.temperature > 0.0) | biases | masks | penalties
-    choices: Int[Array, " choices"] = jax.lax.cond(wanted, choose, lambda: first_greatest(logits))
+    has_options = jnp.any(sampling.temperature > 0.0) | biases | masks | penalties
+    choices: Int[Array, " choices"] = jax.lax.cond(
+        has_options, choose, lambda: first_greatest(logits)
+    )
     return choices
 
 
@@ -95,7 +97,7 @@ class TargetStep:
     max_block: int
 
     def described(self, weights: Any, bucket: Bucket) -> tuple[Any, ...]:
-        """Return all that the step for one bucket is made from, of arrays their shapes."""
+        """Return step, weights and bucket, with arrays as shapes: all that it is compiled from."""
         projection = jax.tree.map(_described, self.features.projection)
         features = replace(self.features, projection=projection, fingerprint="")
         step = replace(self, features=features)

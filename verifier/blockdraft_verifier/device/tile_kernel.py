@@ -64,8 +64,8 @@ def ragged_paged_attention(
     _, heads, head_dim = q.shape
     page_size, row = cache.shape[1:]
     width, group = row // (2 * kv_heads), heads // kv_heads
-    # Whole lanes of keys or values can be told apart, else a query takes both: its zeros meet the
-    # values, and of what is mixed the second half counts.
+    # Keys and values of whole lanes are read apart. Else a query takes both: its zeros meet the
+    # values, and the second half of the mixture counts.
     apart = width % LANES == 0
     lanes = width if apart else 2 * width
     queries = in_tiles(q.astype(cache.dtype), tiles, kv_heads)
@@ -73,7 +73,7 @@ def ragged_paged_attention(
     count = live_queries + -live_queries % _ROWS
     filler = ((0, 0), (0, 0), (0, count - live_queries), (0, lanes - head_dim))
     queries = jnp.pad(queries, filler)
-    # As if it were the first key seen.
+    # A sink counts as if it were the score of a first key.
     sinks = jnp.full(heads, _LOWEST) if reach.sinks is None else reach.sinks.astype(jnp.float32)
     sinks = jnp.tile(sinks.reshape(kv_heads, group), (1, -(-count // group)))[:, :count, None]
 

@@ -12,7 +12,7 @@ from blockdraft_verifier.scheduling.logits_rules import MAX_LOGIT_BIASES
 from blockdraft_verifier.scheduling.scheduler import Row
 
 MASK_BITS = 32
-"""Tokens that one word of a mask speaks of, the first in its lowest bit."""
+"""Tokens per word of a mask, the first in its lowest bit."""
 
 
 class TokenLimits(NamedTuple):
@@ -77,7 +77,7 @@ class LimitsPacker:
         ]
         place = (allowed.ctypes.data, 4 * allowed.shape[1], len(allowed))
         plain = [(matcher, first) for matcher, first, drafted in constrained if not drafted]
-        drafts = [each for each in constrained if each[2]]
+        drafts = [entry for entry in constrained if entry[2]]
         if plain:
             self._threads.unsafe_compute_mask_ptr(plain, *place)
         if drafts:

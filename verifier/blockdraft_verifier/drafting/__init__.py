@@ -1,4 +1,4 @@
-"""What the drafter is sent and asked, and what became of it.
+"""Requests to the drafter, its responses, and the draft KV caches that they change.
 
 Read `draft_caches` (the draft KV caches that the drafter holds, and what a response changes),
 `outgoing` (what goes into a request) and `sync`, which sends requests, waits for responses and

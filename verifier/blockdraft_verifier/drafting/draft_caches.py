@@ -9,7 +9,7 @@ from blockdraft_verifier.scheduling.sequence import Draft, Sequence
 
 logger = logging.getLogger(__name__)
 
-# What `on_repair` is called with.
+# Causes that `on_repair` is called with.
 REPAIR_CAUSES = (
     "stream_broken",
     "repeated_response",
@@ -131,10 +131,10 @@ class DraftCaches:
     ) -> None:
         """Give a draft to its sequence, unless anything about it is wrong."""
         sequence, tokens = cache.sequence, tuple(draft.token_ids)
-        known = not tokens or 0 <= min(tokens) <= max(tokens) < self._vocab_size
+        in_vocabulary = not tokens or 0 <= min(tokens) <= max(tokens) < self._vocab_size
         if draft.context_length != expected:
             self._rebuild(cache, "context_mismatch")
-        elif len(tokens) > draft_length or not known:
+        elif len(tokens) > draft_length or not in_vocabulary:
             self._rebuild(cache, "malformed_draft")
         elif draft_length > 0:
             cache.refusals = 0

@@ -1,4 +1,4 @@
-"""How features reach the drafter: in the message, or through memory that it maps too."""
+"""Writers of features for the drafter: in the message, or in memory that it maps too."""
 
 import logging
 import mmap
@@ -110,7 +110,7 @@ class Ring:
         if newest.start >= oldest.start:
             if after + size <= self._size:
                 return after
-            # What is left at the end is too little; go on at the beginning.
+            # The rest of the ring is too small; go on at its beginning.
             after = 0
         return after if after + size <= oldest.start else None
 

@@ -89,21 +89,23 @@ def check_description(
 
 
 def fetch_form(
-    stub: DrafterServiceStub, response: pb.DrafterServiceDescribeResponse, held: FeatureForm | None
+    stub: DrafterServiceStub,
+    response: pb.DrafterServiceDescribeResponse,
+    current_form: FeatureForm | None,
 ) -> FeatureForm:
-    """Return the form in which a drafter wants its features; `held` again if that is it.
+    """Return the form in which a drafter wants its features; `current_form` if that is it.
 
-    Raises `ValueError` if what is fetched is not what the drafter described.
+    Raises `ValueError` if the projection that is fetched is not the one described.
     """
     layer_ids = tuple(response.target_layer_ids)
     if not response.HasField("projection"):
         return FeatureForm(layer_ids)
     described = response.projection
-    if held is not None and (held.layer_ids, held.fingerprint) == (
+    if current_form is not None and (current_form.layer_ids, current_form.fingerprint) == (
         layer_ids,
         described.fingerprint,
     ):
-        return held
+        return current_form
     dtype = _DTYPES.get(described.dtype)
     if dtype is None:
         raise ValueError(f"the drafter's projection has the unknown element type {described.dtype}")

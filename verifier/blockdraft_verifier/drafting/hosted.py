@@ -1,4 +1,4 @@
-"""What the verifier needs of a drafter in its own process, on the devices of the target."""
+"""The interface of a drafter in the verifier's process, on the devices of the target."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -25,7 +25,7 @@ class HostedDrafter(Protocol):
         """Return the link to it; `load` comes before."""
 
     def inspect(self) -> Mapping[str, object]:
-        """Return what it is doing, as values that JSON can hold."""
+        """Return its state, as values that JSON can hold."""
 
     def stop(self) -> None:
         """End it; nothing is drafted any more."""

@@ -71,7 +71,7 @@ class DraftTransport(Protocol):
 
 @runtime_checkable
 class DraftLink(Protocol):
-    """Where transports come from; a new one appears after each (re)connection."""
+    """The source of transports; a new one appears after each (re)connection."""
 
     def current(self) -> DraftTransport | None:
         """Return the newest transport, or None while there is no drafter."""
@@ -151,7 +151,7 @@ class GrpcDraftTransport(QueuedResponses):
         self._call.cancel()
 
     def _wait_until_taken(self) -> bool:
-        """Return whether the drafter, once it has taken the stream, has mapped what was offered."""
+        """Wait until the drafter takes the stream; return whether it mapped the memory offered."""
         # The stream itself has no deadline, only its beginning.
         giving_up = threading.Timer(HANDSHAKE_TIMEOUT_SECONDS, self._call.cancel)
         giving_up.daemon = True
@@ -160,7 +160,7 @@ class GrpcDraftTransport(QueuedResponses):
             mapped = is_mapped(self._call.initial_metadata())
             if mapped is None:
                 self._requests.put(None)
-                # Of a refusal the metadata may be there before the reason is.
+                # The metadata of a refusal may come before its reason, which `code` waits for.
                 self._call.code()
                 if giving_up.finished.is_set():
                     raise ValueError(

@@ -1,4 +1,4 @@
-"""What goes into a request: features that draft KV caches lack, and which sequences to draft for.
+"""Contents of a request: features that draft KV caches lack, and sequences to draft for.
 
 A request for drafts brings what the last steps committed. Where a cache lacks more than one request
 may bring (a prompt, or everything after the drafter came back), its features are sent piece by
@@ -21,7 +21,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
 # next request for drafts in the drafter's queue, so there is little of it at a time.
 MAX_DRAFT_BYTES = 16 * 1024 * 1024
 MAX_CATCH_UP_BYTES = 4 * 1024 * 1024
-# Of a sequence for which nothing is drafted, a drafter that learns gets so many positions at once:
+# Positions that a drafter that learns gets at once, of a sequence for which nothing is drafted:
 # appending a few takes it nearly as long as appending many.
 LEARNING_ROWS = 64
 
@@ -41,15 +41,15 @@ class Part:
 
 
 def divide(
-    wanted: Iterable[tuple[DraftCache, int]], drafter: DrafterDescription
+    draft_lengths: Iterable[tuple[DraftCache, int]], drafter: DrafterDescription
 ) -> tuple[list[Part], list[DraftCache]]:
     """Return the parts of a request for drafts, and the caches that must catch up first.
 
-    `wanted` says how many tokens to draft for each cache; 0 only sends features.
+    `draft_lengths` says how many tokens to draft for each cache; 0 only sends features.
     """
     parts, behind = [], []
     rows_left = MAX_DRAFT_BYTES // drafter.feature_row_bytes
-    for cache, draft_length in wanted:
+    for cache, draft_length in draft_lengths:
         part = Part(cache, cache.sequence.committed, draft_length)
         if draft_length and part.rows <= min(rows_left, drafter.max_feature_rows):
             rows_left -= part.rows
@@ -139,7 +139,7 @@ def to_sample_options(request: GenerationRequest) -> pb.SampleOptions | None:
 
 
 def take_recycled(sequence: Sequence) -> pb.RecycledChoices | None:
-    """Return what the target chose after rejected tokens since this was last asked for."""
+    """Return the target's choices after rejected tokens since the last call, None if none."""
     if not sequence.recycled:
         return None
     positions, after, tokens = zip(*sequence.recycled, strict=True)
@@ -148,7 +148,7 @@ def take_recycled(sequence: Sequence) -> pb.RecycledChoices | None:
 
 
 def to_sampling(sampling: Sampling) -> pb.DraftSampling | None:
-    """Return how a sequence's tokens will be chosen, in the drafter's words; None for greedily."""
+    """Return the sampling options as the drafter takes them; None for greedy decoding."""
     if not sampling.temperature > 0.0:
         return None
     return pb.DraftSampling(

@@ -54,7 +54,7 @@ class LateResponse(NamedTuple):
 
 @dataclass(slots=True)
 class DraftTimes:
-    """What waiting for the drafter took, and what came of it; the policy learns from it."""
+    """Seconds of waiting for the drafter, and drafts that came; the policy learns from them."""
 
     waited: float = 0.0  # seconds until the responses had come or their deadlines had passed
     computed: float = 0.0  # seconds the drafter computed what was waited for
@@ -114,7 +114,7 @@ class DraftSync:
 
     @property
     def left_alone_seconds(self) -> float:
-        """How long the drafter is still asked nothing, since it was late."""
+        """Seconds for which the drafter is still asked nothing, since it was late."""
         return max(0.0, self._asks_from - self._clock())
 
     @property
@@ -151,22 +151,22 @@ class DraftSync:
 
     def request(
         self,
-        wanted: Iterable[tuple[Sequence, int]],
+        draft_lengths: Iterable[tuple[Sequence, int]],
         wait_seconds: float,
         *,
         least_chance: float = 0.0,
     ) -> None:
         """Ask for drafts, then send features that other draft KV caches lack.
 
-        `wanted` says how many tokens to draft for each sequence; 0 only sends features. They wait
-        for their drafts for at most `wait_seconds`; see `to_request` for `least_chance`.
+        `draft_lengths` says how many tokens to draft for each sequence; 0 only sends features. They
+        wait for their drafts for at most `wait_seconds`; see `to_request` for `least_chance`.
         """
         drafter = self._drafter_to_ask()
         if drafter is None:
             return
         caches = [
             (self.caches.open(sequence), draft_length)
-            for sequence, draft_length in wanted
+            for sequence, draft_length in draft_lengths
             if self._fits(sequence, drafter)
         ]
         parts, behind = divide(caches, drafter)
@@ -175,7 +175,7 @@ class DraftSync:
         self._catch_up(behind, drafter)
 
     def send_to_learn(self, sequences: Iterable[Sequence]) -> None:
-        """Send a drafter that learns what it lacks of sequences for which nothing is drafted.
+        """Send a drafter that learns the features it lacks of sequences that await no draft.
 
         `sequences` are all that run or have just ended. No sequence waits for it, and the bytes are
         bounded as for catching up.
@@ -284,7 +284,7 @@ class DraftSync:
             self._lose_transport(error)
 
     def _seconds_left(self) -> float | None:
-        """Return how long a sequence still waits for a draft, or None if none does."""
+        """Return the seconds to the earliest deadline, or None if no sequence waits for a draft."""
         deadlines = [step.deadline for step in self._pending if step.deadline is not None]
         if not deadlines or not self.caches.awaiting:
             return None
@@ -323,14 +323,14 @@ class DraftSync:
         """Remember the weights with which a drafter that learns drafts from now on."""
         if self._transport is None:
             return
-        known = self._transport.description
+        description = self._transport.description
         self._transport.description = replace(
-            known,
+            description,
             version=version.number,
             fingerprint=version.fingerprint,
             trained=version.trained,
         )
-        if known.version != version.number:
+        if description.version != version.number:
             logger.info("the drafter drafts with version %d", version.number)
 
     def _count(self, step: PendingStep, response: pb.DraftResponse, times: DraftTimes) -> None:

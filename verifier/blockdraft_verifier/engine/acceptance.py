@@ -1,4 +1,4 @@
-"""How often drafted tokens are right, learned from what came; no I/O, no clock.
+"""Estimates of how often drafted tokens are right, learned from each step; no I/O, no clock.
 
 For the drafter, estimates are by position in the draft. A drafter may end a draft before it has as
 many tokens as were asked for, so two things are learned of a position: how likely a draft goes on
@@ -19,7 +19,7 @@ from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, Outcome
 
 # With this weight the last ~20 drafts decide an estimate.
 LEARNING_RATE = 0.05
-# What an estimate starts from counts as much as so many drafts, so the first ones teach most.
+# The prior counts as much as so many drafts, so the first drafts teach most.
 PRIOR_WEIGHT = 4
 # From so many trials on, a mean would move less than that.
 SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
@@ -27,13 +27,13 @@ SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
 PRIOR_ACCEPTANCE = 0.8
 # A drafter whose first token is right less often than this is not worth a probe.
 HOPELESS_ACCEPTANCE = 0.1
-# Of matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. On the low side: each step teaches, whether
-# or not anything was drafted, so that a wrong guess here costs a few tokens' gain and no time.
+# Rates for matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. They are low: each step teaches,
+# whether or not anything was drafted, so a wrong guess costs a few tokens' gain and no time.
 PRIOR_OF_MATCHES = (0.0, 0.2, 0.3, 0.4, 0.6, 0.8)
 
 
 def _learn(rates: list[float], trials: list[int], place: int, hit: bool) -> None:
-    """Move a rate towards what was seen: a mean, until the last trials alone decide."""
+    """Move a rate towards an outcome: a mean, until the last trials alone decide."""
     tried = trials[place] = trials[place] + 1
     weight = 1 / (PRIOR_WEIGHT + tried) if tried < SETTLED_TRIALS else LEARNING_RATE
     rates[place] += weight * (hit - rates[place])
@@ -91,7 +91,7 @@ class AcceptanceEstimate:
         return sum(_alive(self.by_position, length, PRIOR_ACCEPTANCE), 0.0)
 
     def draft_survival(self, length: int) -> list[float]:
-        """Return how likely a draft of which `length` are wanted has 1, 2, ... tokens."""
+        """Return the chances that a draft has 1, 2, ... tokens if it is asked for `length`."""
         return _alive(self.going_on, length, 1.0)
 
 
@@ -99,7 +99,7 @@ class MatchAcceptance:
     """Running estimate of how often the next token is right, by range of match lengths."""
 
     def __init__(self, prior: Sequence[float] = PRIOR_OF_MATCHES) -> None:
-        """Start from what is known of other texts."""
+        """Start from rates by range of match lengths, learned from other texts."""
         self._rates = list(prior)
         self._trials = [0] * len(prior)
 
@@ -108,19 +108,19 @@ class MatchAcceptance:
         return MatchAcceptance(self._rates)
 
     def survival(self, match_length: int, count: int) -> list[float]:
-        """Return how likely it is that the first 1, 2, ... `count` tokens are all right."""
+        """Return the chances that the first 1, 2, ... `count` tokens are all right."""
         lengths = range(match_length, match_length + count)
-        return list(accumulate((self._rates[_range_of(each)] for each in lengths), mul))
+        return list(accumulate((self._rates[_range_of(length)] for length in lengths), mul))
 
     def update(self, outcome: Outcome) -> None:
-        """Learn what became of a prediction: each token that was right made the match longer."""
+        """Learn from the outcome of a prediction: each right token made the match longer."""
         for offset in range(outcome.right + outcome.missed):
             place = _range_of(outcome.match_length + offset)
             _learn(self._rates, self._trials, place, offset < outcome.right)
 
 
 class ExpectedDrafts(NamedTuple):
-    """What is expected of drafts of 0, 1, 2, ... tokens for several sequences together.
+    """Expectations of drafts of 0, 1, 2, ... tokens for several sequences together.
 
     `accepted` and `drafted` are tokens of all sequences, `passes` those of the longest draft.
     """
@@ -130,10 +130,10 @@ class ExpectedDrafts(NamedTuple):
     passes: Float[np.ndarray, " lengths"]
 
 
-def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> ExpectedDrafts:
-    """Return what comes of drafts of 0, 1, ... `most` tokens."""
-    right = _padded([each.by_position for each in estimates], most, PRIOR_ACCEPTANCE)
-    there = _padded([each.going_on for each in estimates], most, 1.0)
+def expected_drafts(estimates: Sequence[AcceptanceEstimate], max_length: int) -> ExpectedDrafts:
+    """Return the expectations of drafts of 0, 1, ... `max_length` tokens."""
+    right = _padded([estimate.by_position for estimate in estimates], max_length, PRIOR_ACCEPTANCE)
+    there = _padded([estimate.going_on for estimate in estimates], max_length, 1.0)
     survivals = np.cumprod(there, axis=1)
     return ExpectedDrafts(
         _sums(np.cumprod(right, axis=1).sum(axis=0)),
@@ -143,7 +143,7 @@ def expected_drafts(estimates: Sequence[AcceptanceEstimate], most: int) -> Expec
 
 
 def expected_longest(survivals: Sequence[Sequence[float]]) -> float:
-    """Return how many tokens the longest of several drafts is expected to have.
+    """Return the expected length of the longest of several drafts, in tokens.
 
     Drafts end independently of each other.
     """
@@ -169,9 +169,9 @@ def _padded(
 
 
 def _alive(conditional: Sequence[float], length: int, prior: float) -> list[float]:
-    """Return how likely it goes well up to each of `length` positions."""
-    known = [*conditional[:length], *[prior] * (length - len(conditional))]
-    return list(accumulate(known, mul))
+    """Return the chances that all goes well up to each of `length` positions."""
+    chances = [*conditional[:length], *[prior] * (length - len(conditional))]
+    return list(accumulate(chances, mul))
 
 
 def _sums(by_position: Float[np.ndarray, " positions"]) -> Float[np.ndarray, " lengths"]:

@@ -1,4 +1,4 @@
-"""What a step is worth: the tokens per second that are expected of it.
+"""The worth of a step: the tokens per second that are expected of it.
 
 While prompts wait for room in the steps, their tokens count too: a drafted token takes the place of
 a prompt token, which makes the time to first token of another request longer. `costs` has the
@@ -22,20 +22,20 @@ from blockdraft_verifier.engine.acceptance import (
 )
 from blockdraft_verifier.engine.costs import DraftCosts, StepTimes
 
-# What is lost to rounding in sums of probabilities.
+# Error of rounding in sums of probabilities.
 ROUNDING = 1e-9
 # A sequence gets so many drafts before the others' acceptance can decide against drafting, unless
 # theirs was hopeless: text differs, and only drafts can show it.
 FIRST_DRAFTS = 4
-# A step waits for a draft so many times as long as drafting usually takes,
+# A step waits for a draft so many times as long as drafting usually takes.
 WAIT_FACTOR = 2.0
-# and in any case such a share of a plain step, which is too short to notice.
+# It waits at least for such a share of a plain step, which is too short to notice.
 WAIT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPrompts:
-    """What is to be computed of prompts, beside the sequences that are decoding."""
+    """Prompt tokens to compute beside the sequences that are decoding."""
 
     tokens: int = 0
     slowdown: float = 1.0  # how many times as long they may make a step; at least 1
@@ -62,7 +62,7 @@ class ExpectedSteps(NamedTuple):
         return max(range(least, len(self.worth)), key=self.worth.__getitem__)
 
     def lost_seconds(self, length: int, best: int) -> float:
-        """Return what a step with another than the best draft length is expected to waste."""
+        """Return the seconds that a step of `length` is expected to waste beside the `best`."""
         seconds = float(self.verify_seconds[length] + self.draft_seconds[length])
         return seconds * (1.0 - self.worth[length] / self.worth[best])
 
@@ -118,7 +118,7 @@ class CostModel:
     def worth(
         self, rows: int, tokens: int, gain: float, draft_seconds: float, prompts: WaitingPrompts
     ) -> float:
-        """Return what a step gains, in tokens per second, its prompt tokens included.
+        """Return the worth of a step, in tokens gained per second, prompt tokens included.
 
         In a full service a prompt token takes some share of the time of a gained token, and it
         counts as that share: as long as a prompt is not computed, every step has a row less. For
@@ -137,7 +137,7 @@ class CostModel:
 
     @property
     def _prompt_token_worth(self) -> float:
-        """How much of a gained token's time a prompt token takes, each where it is cheapest."""
+        """Time of a prompt token, as a share of a gained token's; each where it is cheapest."""
         fullest = self.steps.most_rows
         gained_token_seconds = self.steps.of(fullest, fullest) / fullest
         prompt_token_seconds = min(
@@ -148,11 +148,11 @@ class CostModel:
     def expected_steps(
         self,
         estimates: Sequence[AcceptanceEstimate],
-        most: int,
+        max_length: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> ExpectedSteps:
-        """Return what is expected of steps with drafts of 0, 1, ... `most` tokens."""
-        rows, expected = len(estimates), expected_drafts(estimates, most)
+        """Return the expectations of steps with drafts of 0, 1, ... `max_length` tokens."""
+        rows, expected = len(estimates), expected_drafts(estimates, max_length)
         tokens, gains = rows + expected.drafted, rows + expected.accepted
         # The drafts of several sequences have together about as many tokens as expected.
         sizes = [math.ceil(size - ROUNDING) for size in tokens.tolist()]
@@ -160,7 +160,9 @@ class CostModel:
             verified = self._verified_alone(expected)
         else:
             verified = np.array([self.verify_seconds(rows, size) for size in sizes])
-        drafted = np.array([self.drafts.seconds(rows, each) for each in expected.passes.tolist()])
+        drafted = np.array(
+            [self.drafts.seconds(rows, passes) for passes in expected.passes.tolist()]
+        )
         if prompts.tokens:
             each_length = zip(sizes, gains.tolist(), drafted.tolist(), strict=True)
             worth = [self.worth(rows, *length, prompts) for length in each_length]
@@ -171,8 +173,8 @@ class CostModel:
     def _verified_alone(self, drafts: ExpectedDrafts) -> Float[np.ndarray, " lengths"]:
         """Return the seconds of verifying a lone sequence's drafts of 0, 1, ... tokens.
 
-        A draft that ends early is verified in a smaller step: a token takes what it makes the step
-        longer, as often as there is one.
+        A draft that ends early is verified in a smaller step: a token costs the seconds that it
+        makes the step longer, times the chance that it is drafted.
         """
         lengths = range(len(drafts.drafted))
         took = np.array([self.verify_seconds(1, 1 + length) for length in lengths])
@@ -183,22 +185,22 @@ class CostModel:
         self,
         estimates: Sequence[AcceptanceEstimate],
         overall: AcceptanceEstimate,
-        most: int,
+        max_length: int,
         prompts: WaitingPrompts = NO_PROMPTS,
     ) -> int:
         """Return the draft length of a probe, made although it does not seem to pay; 0 for none."""
         unknown = sum(estimate.count < FIRST_DRAFTS for estimate in estimates)
-        perfect = [AcceptanceEstimate([1.0] * most)] * len(estimates)
+        perfect = [AcceptanceEstimate([1.0] * max_length)] * len(estimates)
         if overall.hopeless or 2 * unknown <= len(estimates):
             return 0
-        if not self.expected_steps(perfect, most, prompts).best():
+        if not self.expected_steps(perfect, max_length, prompts).best():
             return 0
-        return self.expected_steps(estimates, most, prompts).best(least=1)
+        return self.expected_steps(estimates, max_length, prompts).best(least=1)
 
     def wait_seconds(
         self, estimates: Sequence[AcceptanceEstimate], length: int, *, must_pay: bool
     ) -> float:
-        """Return how long to wait for drafts before plain decoding is the better choice."""
+        """Return the seconds to wait for drafts before plain decoding is the better choice."""
         rows = len(estimates)
         plain = self.verify_seconds(rows, rows)
         seconds = WAIT_FACTOR * self.drafts.seconds(rows, length)

@@ -1,4 +1,4 @@
-"""What is learned of the seconds of steps and drafts, from their first measurement on; no clock.
+"""Estimates of the seconds of steps and drafts, from their first measurement on; no clock.
 
 A step takes what its shape takes, times how slow the machine is just now: neighbours, clocks and
 longer contexts slow all shapes alike. What to draft depends on how shapes compare. So where a step
@@ -14,9 +14,9 @@ from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.engine.acceptance import LEARNING_RATE
 
 # Variances of natural logarithms, so that 0.01 is a tenth of the time.
-# What was measured before the first request was measured with little or no context.
+# Measurements before the first request have little or no context.
 _SHAPE_VARIANCE = 0.1
-# What it gains with each step: of ~20 steps of a shape it is learned anew.
+# Added to it with each step, so that ~20 steps of a shape teach its time anew.
 _SHAPE_DRIFT = 1e-4
 _SLOWNESS_VARIANCE = 0.05
 _SLOWNESS_DRIFT = 0.02
@@ -41,7 +41,7 @@ class StepTimes:
         self, seconds: Mapping[Bucket, float], context_seconds: Mapping[Bucket, float]
     ) -> None:
         """Start from what was measured."""
-        self._usual = {bucket: max(each, _LEAST_SECONDS) for bucket, each in seconds.items()}
+        self._usual = {bucket: max(usual, _LEAST_SECONDS) for bucket, usual in seconds.items()}
         self._usual_of_context = {bucket: context_seconds.get(bucket, 0.0) for bucket in seconds}
         self._variance = dict.fromkeys(seconds, _SHAPE_VARIANCE)
         self._slowness, self._slowness_variance = 0.0, _SLOWNESS_VARIANCE
@@ -53,18 +53,18 @@ class StepTimes:
     def by_bucket(self) -> Mapping[Bucket, float]:
         """Seconds that a step without a long prompt takes now, in each bucket."""
         slowness = self._slowness_now
-        return {bucket: slowness * each for bucket, each in self._usual.items()}
+        return {bucket: slowness * usual for bucket, usual in self._usual.items()}
 
     @property
     def context_seconds(self) -> Mapping[Bucket, float]:
-        """What each token of a prompt's context adds to them."""
+        """Seconds that each token of a prompt's context adds, in each bucket."""
         slowness = self._slowness_now
-        return {bucket: slowness * each for bucket, each in self._usual_of_context.items()}
+        return {bucket: slowness * usual for bucket, usual in self._usual_of_context.items()}
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """Learn what a step took."""
-        for each, variance in self._variance.items():
-            self._variance[each] = min(variance + _SHAPE_DRIFT, _SHAPE_VARIANCE)
+        for shape, variance in self._variance.items():
+            self._variance[shape] = min(variance + _SHAPE_DRIFT, _SHAPE_VARIANCE)
         self._slowness *= _SLOWNESS_LASTS
         self._slowness_variance *= _SLOWNESS_LASTS**2
         self._slowness_variance += _SLOWNESS_DRIFT
@@ -73,8 +73,8 @@ class StepTimes:
         expected = self._usual[bucket] + context * self._usual_of_context[bucket]
         error = math.log(max(seconds, _LEAST_SECONDS) / expected) - self._slowness
         variance = self._variance[bucket] + self._slowness_variance + _STEP_NOISE
-        most = _MOST_DEVIATIONS * math.sqrt(variance)
-        error = max(-most, min(most, error))
+        max_error = _MOST_DEVIATIONS * math.sqrt(variance)
+        error = max(-max_error, min(max_error, error))
         of_machine, of_shape = self._slowness_variance / variance, self._variance[bucket] / variance
         self._slowness += of_machine * error
         self._slowness_variance *= 1.0 - of_machine
@@ -138,7 +138,7 @@ class DraftCosts:
         """Return the present estimates, for the debug state."""
         return {
             "draft_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._whole],
-            "draft_token_by_doubling_rows": [round(1e3 * each, 3) for each in self._by_token],
+            "draft_token_by_doubling_rows": [round(1e3 * seconds, 3) for seconds in self._by_token],
             "transport": round(1e3 * self._transport, 3),
         }
 

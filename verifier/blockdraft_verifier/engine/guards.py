@@ -1,4 +1,4 @@
-"""What must not happen while serving: a step that never ends, a shape that is compiled."""
+"""Guards against steps that never end, and against compilation while serving."""
 
 import contextlib
 import logging

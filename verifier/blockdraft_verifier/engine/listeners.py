@@ -1,4 +1,4 @@
-"""What a step gained, and the listeners that are told of it."""
+"""The tokens that a step gained, and the listeners that are told of them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class FinishedStep:
 
     @property
     def ended(self) -> list[Sequence]:
-        """Sequences that it brought to their end."""
+        """Sequences that the step ended."""
         sequences = (change.row.sequence for change in self.progress)
         return [sequence for sequence in sequences if sequence.finish_reason is not None]
 
     def account(self) -> None:
-        """Count for each sequence what it consumed."""
+        """Add the step to the usage of each sequence."""
         for change in self.progress:
             row, usage = change.row, change.row.sequence.usage
             if usage.first_step_time is None:
@@ -47,7 +47,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, slots=True)
 class TokensGained:
-    """What one step gained for one sequence."""
+    """The tokens that one step gained for one sequence."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[RankedLogProbs, ...] = ()  # one entry per token, if asked for
@@ -57,7 +57,7 @@ class TokensGained:
     usage: Usage | None = None
     awaiting_parser: bool = False  # whether it goes on only once `Engine.resume` is called
     failure: str | None = None  # set instead of tokens when the engine failed
-    # Of the prompt's tokens but the first, with the first token, if asked for.
+    # Those of the prompt's tokens after the first; with the first token gained, if asked for.
     prompt_log_probs: tuple[RankedLogProbs, ...] = ()
 
 

@@ -36,8 +36,8 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequ
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_SECONDS = 0.2
-# So many times as many sequences are held if the newest is a replay: all that another verifier of
-# the same size held when it died can go on here.
+# If the newest is a replay, so many times as many sequences may run and wait: all sequences of
+# another verifier of the same size can go on here after it has died.
 REPLAY_ROOM = 2
 
 
@@ -91,7 +91,7 @@ class Engine:
         self._preparation = Preparation(self_test, guard, guest, spawn, self._pages, post)
         self._ids = itertools.count(1)
         # Sequences submitted and not ended; any thread may ask how many there are.
-        self._held: set[Sequence] = set()
+        self._sequences: set[Sequence] = set()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -100,7 +100,7 @@ class Engine:
         """The attached drafter, or None."""
         return self.drafts.description if self.drafts is not None else None
 
-    def warm_up(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def warm_up(self, progress: Callable[[int, int], None] = lambda count, total: None) -> None:
         """Compile every step for the drafter that is there now, or for none."""
         drafter = self.drafts.poll() if self.drafts is not None else None
         features = NO_FEATURES if drafter is None else drafter.features
@@ -119,10 +119,10 @@ class Engine:
         self._refuse_if_stopping()
         limits = self.settings.scheduler
         room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)
-        if len(self._held) >= room:
+        if len(self._sequences) >= room:
             raise QueueFullError(f"{room} sequences run and wait already")
         sequence = Sequence(next(self._ids), request, self._clock())
-        self._held.add(sequence)
+        self._sequences.add(sequence)
 
         def add() -> None:
             self._listeners.add(sequence, listener, on_step_end)
@@ -148,7 +148,7 @@ class Engine:
         """Go on with a sequence that awaits a parser, which `grammar` has; any thread may ask."""
 
         def go_on() -> None:
-            if sequence in self._held:
+            if sequence in self._sequences:
                 sequence.grammar = grammar
                 self._end_if_whole(sequence)
 
@@ -207,8 +207,8 @@ class Engine:
         self._keep_features(progress, result)
         for row, log_probs in zip(rows, result.prompt_log_probs, strict=False):
             # A sequence that was preempted computes some of them again.
-            known = len(row.sequence.prompt_log_probs) - row.start
-            row.sequence.prompt_log_probs.extend(log_probs[known:])
+            repeat_count = len(row.sequence.prompt_log_probs) - row.start
+            row.sequence.prompt_log_probs.extend(log_probs[repeat_count:])
         self._request_drafts()
         self._pending_step = FinishedStep(progress, result, times, ended_at)
         self.lengths.observe_acceptance(progress)
@@ -330,14 +330,14 @@ class Engine:
         drafter = self.drafter if self._features is not None else None
         block_size = drafter.block_size if drafter is not None else 1
         prompt_tokens = self.scheduler.prompt_tokens
-        wanted = self.lengths.wanted(self.scheduler.running, block_size, prompt_tokens)
+        draft_lengths = self.lengths.decide(self.scheduler.running, block_size, prompt_tokens)
         if self.drafts is None or drafter is None:
             return
-        if wanted:
-            usual = self.lengths.wait_seconds(wanted)
+        if draft_lengths:
+            usual = self.lengths.wait_seconds(draft_lengths)
             patient = max(self.settings.draft_patience_seconds, usual)
             patient = min(patient, self.settings.draft_timeout_seconds)
-            self.drafts.request(wanted, patient, least_chance=self.lengths.least_chance)
+            self.drafts.request(draft_lengths, patient, least_chance=self.lengths.least_chance)
         self.drafts.send_to_learn(self.scheduler.running)
 
     def _tell_released(self) -> None:
@@ -361,7 +361,7 @@ class Engine:
         self._listeners.forget(sequence)
 
     def _remove(self, sequence: Sequence) -> None:
-        self._held.discard(sequence)
+        self._sequences.discard(sequence)
         self.scheduler.remove(sequence)
         if self.drafts is not None:
             self.drafts.caches.release(sequence)

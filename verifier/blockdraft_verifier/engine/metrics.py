@@ -24,7 +24,7 @@ Metric = TypeVar("Metric", CounterMetric, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the engine is at one moment: sequences that run and wait, pages in use and all."""
+    """The load at one moment: sequences that run and wait, pages in use and in all."""
 
     running: int
     waiting: int
@@ -129,7 +129,7 @@ class VerifierMetrics:
         self.repairs.labels(cause).inc()
 
     def repair_count(self) -> float:
-        """Return how many differences were found so far."""
+        """Return the number of differences found so far."""
         [family] = self.repairs.collect()
         samples = (s.value for s in family.samples if s.name.endswith("_total"))
         return sum(samples, start=0.0)
@@ -182,7 +182,7 @@ class VerifierMetrics:
             self.prefill_seconds.observe(usage.first_token_time - usage.first_step_time)
 
     def publish_exactness(self, exactness: Exactness) -> None:
-        """Publish what the self-test found."""
+        """Publish the result of the self-test."""
         self.numerics_classes.labels(exactness.dtype).set(len(exactness.classes))
         self.padded_shapes.set(len(exactness.padded))
 

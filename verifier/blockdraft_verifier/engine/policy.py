@@ -1,8 +1,8 @@
-"""What is drafted for each sequence: how many tokens, from which source, and when as a probe.
+"""The drafts of each sequence: how many tokens, from which source, and when as a probe.
 
-`DraftLengths.wanted` is the decision, made after each step for the next one. All decoding sequences
-get one draft length, the one that the cost model finds best without prompt lookup. Then the tokens
-that prompt lookup found compete with it (`shares`). Every step teaches what the decision rests on:
+`DraftLengths.decide` decides after each step for the next one. All decoding sequences get one draft
+length, the one that the cost model finds best without prompt lookup. Then the tokens that prompt
+lookup found compete with it (`shares`). Every step teaches what the decision rests on:
 
 | What | Where | Learned |
 |---|---|---|
@@ -27,10 +27,10 @@ from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
 PROBE_EVERY_STEPS = 64
 # Probes may cost such a share of the time, so they are rarer where they are dear.
 PROBE_SHARE = 0.02
-# That credit grows for so many steps at most, however long there was no probe.
+# The credit for probes grows for so many steps at most, however long there was no probe.
 PROBE_STEPS = 1024
-# Where a drafter makes a pass for each token, a draft ends once it is less likely than this that
-# all of it is right: about what a pass takes of the time of a gained token (docs/adr/0042).
+# A drafter that makes a pass for each token ends a draft once the chance that all of it is right
+# falls below this: about what a pass takes of the time of a gained token (docs/adr/0042).
 LEAST_CHANCE = 0.15
 
 
@@ -54,16 +54,16 @@ class DraftLengths:
         self._constrained = AcceptanceEstimate()
         self._drafts: dict[Sequence, AcceptanceEstimate] = {}
         self._steps = 0
-        # What probes may cost by now.
+        # Seconds that probes may cost by now.
         self._credit_seconds = 0.0
 
-    def wanted(
+    def decide(
         self, running: list[Sequence], block_size: int, prompt_tokens: int
     ) -> list[tuple[Sequence, int]]:
-        """Draft what prompt lookup found where that is best, and return what to ask the drafter.
+        """Draft by prompt lookup where that is best, and return the drafter's draft lengths.
 
-        Returned are draft lengths, 0 to send new features only. `block_size` is the drafter's, 1 if
-        there is none; `prompt_tokens` are still to be computed of prompts.
+        A length of 0 sends new features only. `block_size` is the drafter's, 1 if there is none;
+        `prompt_tokens` are still to be computed of prompts.
         """
         self._repetitions.index(running)
         ready = [
@@ -76,10 +76,10 @@ class DraftLengths:
         ]
         # Draft KV caches are filled ahead of drafts, but not where the drafter is hardly asked.
         ahead = self._policy == "fixed" or not self._overall.hopeless
-        wanted = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
+        draft_lengths = [(s, 0) for s in ready if ahead and s.draftable and not s.decoding]
         decoding = [sequence for sequence in ready if sequence.decoding]
         if self.costs is None:
-            return wanted
+            return draft_lengths
         context = max((s.committed for s in running if not s.decoding), default=0)
         prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
         estimates = [self._drafts[sequence] for sequence in decoding if sequence.draftable]
@@ -91,31 +91,30 @@ class DraftLengths:
                 sequence.draft = self._repetitions.draft(sequence, share.prompt_lookup)
             # With nothing to draft, its draft KV cache is kept up.
             if sequence.draftable and length > 0:
-                wanted.append((sequence, share.draft))
-        return wanted
+                draft_lengths.append((sequence, share.draft))
+        return draft_lengths
 
     def _length(
         self,
         costs: CostModel,
         estimates: list[AcceptanceEstimate],
-        most: int,
+        max_length: int,
         prompts: WaitingPrompts,
     ) -> tuple[int, bool]:
         """Return how many tokens to ask the drafter for, and whether as a probe.
 
-        Prompt lookup is left out of account. A probe is made to learn more, although it may not
-        pay.
+        Prompt lookup is not considered. A probe is made to learn more, although it may not pay.
         """
-        if not estimates or most < 1:
+        if not estimates or max_length < 1:
             return 0, False
         if self._policy == "fixed":
-            return most, False
-        steps = costs.expected_steps(estimates, most, prompts)
+            return max_length, False
+        steps = costs.expected_steps(estimates, max_length, prompts)
         best = chosen = steps.best()
         if self._probes_now:
-            chosen = most
+            chosen = max_length
         elif best == 0:
-            chosen = costs.probe_length(estimates, self._overall, most, prompts)
+            chosen = costs.probe_length(estimates, self._overall, max_length, prompts)
         if chosen != best:
             lost = steps.lost_seconds(chosen, best)
             if lost > self._credit_seconds:
@@ -125,22 +124,22 @@ class DraftLengths:
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
 
     def _offer(self, sequence: Sequence, length: int) -> Offer:
-        """Return what prompt lookup found, and what to expect of `length` drafted tokens.
+        """Return the chances of tokens by prompt lookup, and of `length` from the drafter.
 
-        Nothing needs to be drafted where the grammar says what comes.
+        Nothing needs to be drafted where the grammar forces the next tokens.
         """
-        found = self._repetitions.search(sequence, _limited(sequence, self._max_block - 1))
+        survival = self._repetitions.search(sequence, _limited(sequence, self._max_block - 1))
         if length and sequence.grammar is not None and sequence.grammar.forces(length):
             return Offer()
         if not sequence.draftable:
-            return Offer(found)
+            return Offer(survival)
         length, estimate = _limited(sequence, length), self._drafts[sequence]
-        return Offer(found, estimate.draft_survival(length), estimate.accepted_of(length))
+        return Offer(survival, estimate.draft_survival(length), estimate.accepted_of(length))
 
     def _shares(
         self, costs: CostModel, offers: list[Offer], prompts: WaitingPrompts, *, must_draft: bool
     ) -> list[Share]:
-        """Return which offers are taken; prompt lookup must not keep the drafter from probes."""
+        """Return the share of each offer; prompt lookup must not keep the drafter from probes."""
         if not any(offer.survival for offer in offers):
             return [Share(draft=offer.draft_length) for offer in offers]
         if self._policy == "fixed":
@@ -160,12 +159,12 @@ class DraftLengths:
 
     @property
     def least_chance(self) -> float:
-        """How likely all of a draft must be right for the drafter to go on with it."""
+        """Least chance that all of a draft is right for the drafter to go on with it."""
         return 0.0 if self._policy == "fixed" else LEAST_CHANCE
 
-    def wait_seconds(self, wanted: Iterable[tuple[Sequence, int]]) -> float:
-        """Return how long it can pay to wait for what is `wanted` of the drafter."""
-        drafts = [(self._drafts[sequence], length) for sequence, length in wanted if length]
+    def wait_seconds(self, draft_lengths: Iterable[tuple[Sequence, int]]) -> float:
+        """Return the seconds for which it can pay to wait for drafts of these lengths."""
+        drafts = [(self._drafts[sequence], length) for sequence, length in draft_lengths if length]
         if not drafts or self.costs is None:
             return 0.0
         estimates = [estimate for estimate, _ in drafts]
@@ -173,18 +172,18 @@ class DraftLengths:
         return self.costs.wait_seconds(estimates, length, must_pay=self._policy == "adaptive")
 
     def prompt_room(self, rows: int, tokens: int, context: int) -> int | None:
-        """Return most prompt tokens beside decoding sequences; None while that is not known."""
+        """Return the most prompt tokens beside decoding sequences; None while that is unknown."""
         if self.costs is None:
             return None
         return self.costs.prompt_room(rows, tokens, self._prompt_slowdown, context)
 
     def use_blocks(self, drafter_block: int) -> int:
-        """Draft within blocks of a new size, 1 without a drafter; return most tokens of a row."""
+        """Draft within blocks of a new size, 1 without a drafter; return a row's most tokens."""
         self._max_block = self.most_tokens(drafter_block)
         return self._max_block
 
     def most_tokens(self, drafter_block: int) -> int:
-        """Return most tokens of a row that is drafted for within blocks of this size."""
+        """Return the most tokens of a row that is drafted for within blocks of this size."""
         return max(drafter_block, self._prompt_lookup_block)
 
     def forget_acceptance(self) -> None:
@@ -192,12 +191,12 @@ class DraftLengths:
         self._overall, self._constrained = AcceptanceEstimate(), AcceptanceEstimate()
 
     def add(self, sequence: Sequence) -> None:
-        """Expect of a new sequence what was seen of all others like it."""
+        """Start the estimates of a new sequence from those of all others like it."""
         self._drafts[sequence] = self._all_like(sequence).successor()
         request = sequence.request
-        # Of a request that is decoded plainly nothing is remembered either.
-        wanted = request.prompt_lookup and request.max_draft_tokens != 0
-        if wanted and self._prompt_lookup_block > 1:
+        # The completion of a request that is decoded plainly is not remembered either.
+        uses_prompt_lookup = request.prompt_lookup and request.max_draft_tokens != 0
+        if uses_prompt_lookup and self._prompt_lookup_block > 1:
             self._repetitions.add(sequence)
 
     def _all_like(self, sequence: Sequence) -> AcceptanceEstimate:

@@ -17,7 +17,7 @@ from blockdraft_verifier.scheduling.pages import PageAllocator
 
 logger = logging.getLogger(__name__)
 
-# What the self-test needs to have all rows of a step live.
+# Pages that the self-test needs to have all rows of a step live.
 LENT_PAGES = 256
 _LEND_AGAIN_SECONDS = 0.2
 
@@ -72,7 +72,7 @@ class Preparation:
         runner: StepRunner,
         features: FeatureForm,
         max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Callable[[int, int], None] = lambda count, total: None,
     ) -> Prepared:
         """Compile, time and test the steps of a runner; `InexactError` if none may serve."""
         if self._guard is not None:
@@ -128,16 +128,16 @@ class Preparation:
 
     def _in_turn(self, work: Callable[[], Any]) -> Any:
         """Have the engine's thread do some work before its next step; return the result."""
-        done: Future[Any] = Future()
+        future: Future[Any] = Future()
 
         def turn() -> None:
             try:
-                done.set_result(work())
+                future.set_result(work())
             except Exception as error:
-                done.set_exception(error)
+                future.set_exception(error)
 
         self._post(turn)
-        return done.result()
+        return future.result()
 
     def _borrow(self) -> list[int]:
         """Return pages that are lent until the preparation ends; wait until there are some."""

@@ -1,8 +1,8 @@
-"""How the sequences of a step share its tokens, which the drafter or prompt lookup drafts.
+"""Shares of sequences in the tokens of a step, which the drafter or prompt lookup drafts.
 
-What prompt lookup found for all of them is taken in order of how likely it is to be right, as much
-as fills the step that is worth most. A step is padded up to a compiled size, and filling it costs
-nothing, unless prompts wait for room.
+The tokens that prompt lookup found for all sequences are taken in the order of their chances to be
+right, as many as fill the step that is worth most. A step is padded up to a compiled size, so
+filling it costs nothing, unless prompts wait for room.
 """
 
 import math
@@ -16,7 +16,7 @@ from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, Waiting
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What could be verified of one sequence."""
+    """Tokens of one sequence that could be verified, by their chances."""
 
     # How likely the first 1, 2, ... tokens found by prompt lookup are all right.
     survival: list[float] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one sequence gets: tokens found by prompt lookup, or tokens to ask the drafter for."""
+    """The share of one sequence: tokens by prompt lookup, or tokens to ask the drafter for."""
 
     prompt_lookup: int = 0
     draft: int = 0
@@ -58,7 +58,7 @@ def fastest(
     must_draft: bool,
     prompts: WaitingPrompts = NO_PROMPTS,
 ) -> list[Share]:
-    """Return what makes the step worth most, for at least one sequence.
+    """Return the shares that make the step worth most, for at least one sequence.
 
     With `must_draft` the step is a probe: sequences that do better with the drafter are drafted for
     even if the batch as a whole would do better without.
@@ -72,9 +72,9 @@ def fastest(
 
 
 def with_probes(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]:
-    """Give sequences that get nothing what prompt lookup found, if that promises a token.
+    """Give sequences without a share the tokens of prompt lookup, if these promise a token.
 
-    So a step size that was slow once, because the machine was, is measured again; a text without
+    So a step size that was slow once, because the machine was, is measured again. A text without
     repetitions has nothing to probe.
     """
     return [
@@ -86,7 +86,7 @@ def with_probes(shares: Sequence[Share], offers: Sequence[Offer]) -> list[Share]
 def _filled(
     costs: CostModel, offers: Sequence[Offer], drafting: Sequence[bool], prompts: WaitingPrompts
 ) -> tuple[list[Share], float]:
-    """Fill a step with what prompt lookup found for sequences that are not drafted for.
+    """Fill a step with tokens by prompt lookup, for sequences that are not drafted for.
 
     Returns the shares and the worth of the step.
     """
@@ -97,25 +97,27 @@ def _filled(
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
     seconds = costs.drafts.seconds(len(drafted), expected_longest(survivals))
     # A later token of a sequence is never likelier than one before it.
-    found = [
-        (alive, index)
+    candidates = [
+        (chance, index)
         for index, (offer, is_drafting) in enumerate(zip(offers, drafting, strict=True))
         if not is_drafting
-        for alive in offer.survival
+        for chance in offer.survival
     ]
-    found.sort(reverse=True)
-    gains = list(accumulate((alive for alive, _ in found), initial=gain))
+    candidates.sort(reverse=True)
+    gains = list(accumulate((chance for chance, _ in candidates), initial=gain))
 
     def worth(count: int) -> float:
         return costs.worth(rows, tokens + count, gains[count], seconds, prompts)
 
-    sizes = {min(size - tokens, len(found)) for size in costs.steps.sizes(rows) if size >= tokens}
+    sizes = {
+        min(size - tokens, len(candidates)) for size in costs.steps.sizes(rows) if size >= tokens
+    }
     count = max(sorted({0, *sizes}), key=worth)
-    taken = [0] * rows
-    for _, index in found[:count]:
-        taken[index] += 1
+    lengths = [0] * rows
+    for _, index in candidates[:count]:
+        lengths[index] += 1
     shares = [
-        Share(draft=offer.draft_length) if is_drafting else Share(tokens)
-        for offer, is_drafting, tokens in zip(offers, drafting, taken, strict=True)
+        Share(draft=offer.draft_length) if is_drafting else Share(length)
+        for offer, is_drafting, length in zip(offers, drafting, lengths, strict=True)
     ]
     return shares, worth(count)

@@ -1,4 +1,4 @@
-"""What an engine is doing, for a person who has to find out.
+"""The state of an engine, for a person who has to find out what it does.
 
 Read from another thread while the engine runs: figures may belong to neighbouring steps, and an
 engine whose step never ends is shown all the same.
@@ -23,8 +23,8 @@ def engine_state(engine: Engine) -> Mapping[str, object]:
     return {
         "step": {"overdue": engine.watch.overdue, "numerics": numerics},
         "pages": {"used": load.used_pages, "total": load.total_pages},
-        "waiting": [_sequence(each, now) for each in _waiting(scheduler)],
-        "running": [_sequence(each, now) for each in tuple(scheduler.running)],
+        "waiting": [_sequence(sequence, now) for sequence in _waiting(scheduler)],
+        "running": [_sequence(sequence, now) for sequence in tuple(scheduler.running)],
         "drafter": None if engine.drafts is None else _drafter(engine.drafts),
         "drafting": _drafting(engine.lengths),
     }
@@ -74,6 +74,6 @@ def _drafter(drafts: DraftSync) -> dict[str, object]:
 def _drafting(lengths: DraftLengths) -> dict[str, object]:
     costs = lengths.costs
     return {
-        "acceptance_by_position": [round(each, 3) for each in lengths.acceptance],
+        "acceptance_by_position": [round(rate, 3) for rate in lengths.acceptance],
         "milliseconds": None if costs is None else costs.milliseconds(),
     }

@@ -19,7 +19,7 @@ MAX_GRAMMAR_BYTES = 512 * 1024
 # llguidance recurses: a schema of 1,000 references in a row overflows the usual 8 MiB, which would
 # end the process. Of the stack, only what is used takes memory.
 STACK_BYTES = 512 << 20
-# Of a rule, whose name begins a line.
+# Attributes of a rule, whose name begins a line.
 _NO_ROLLBACK = re.compile(r"(?m)^\s*[\w?!.-]+\s*\[[^\]]*\b(stop|suffix|max_tokens)\b")
 _PART = frozenset(("name", "json_schema", "lark_grammar"))
 # Tighter than the usual ones by 2.5 to 5 times: none of 771 real schemas needs as much, and what
@@ -55,7 +55,7 @@ def check_ends(grammar: str, tokenizer: LLTokenizer) -> None:
     parts = _parts(grammar)
     for part in parts[1:]:
         if "lark_grammar" in part:
-            rest = [other for other in parts if other is not part]
+            rest = [other_part for other_part in parts if other_part is not part]
             alone = json.dumps({"grammars": [part, *rest]})
             if wrong := _first_error(LLMatcher(tokenizer, alone, log_level=0, limits=_LIMITS)):
                 raise invalid(wrong)
@@ -67,8 +67,8 @@ def check_ends(grammar: str, tokenizer: LLTokenizer) -> None:
 class _Vocabulary:
     """A tokenizer as llguidance wants it.
 
-    Read from its file, all added tokens that look like tags would be control tokens, as which
-    Qwen's `<tool_call>` could not be text.
+    If llguidance read it from its file, all added tokens that look like tags would be control
+    tokens, and Qwen's `<tool_call>` could not be text.
     """
 
     def __init__(self, tokenizer: Tokenizer, size: int) -> None:
@@ -102,7 +102,7 @@ def invalid(message: str) -> ServiceError:
 
 
 def overloaded(message: str) -> ServiceError:
-    """Return the error for what the verifier, and not the grammar, has too much of."""
+    """Return the error for an overload of the verifier, for which no grammar is to blame."""
     return ServiceError(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "QUEUE_FULL",
@@ -114,9 +114,10 @@ def overloaded(message: str) -> ServiceError:
 def _parts(grammar: str) -> list[dict[str, Any]]:
     """Return the grammars of a text, unless they ask for what llguidance cannot roll back."""
     try:
-        found = json.loads(grammar)
-        parts = found["grammars"]
-        readable = list(found) == ["grammars"] and bool(parts) and all(map(_PART.issuperset, parts))
+        document = json.loads(grammar)
+        parts = document["grammars"]
+        only_grammars = list(document) == ["grammars"] and bool(parts)
+        readable = only_grammars and all(map(_PART.issuperset, parts))
     except (ValueError, TypeError, KeyError, RecursionError):
         readable = False
     if not readable:
@@ -130,26 +131,28 @@ def _refuse_ends(parts: list[dict[str, Any]], tokenizer: LLTokenizer) -> None:
     """Refuse grammars that name an end token: what follows one cannot be rolled back."""
     texts = "\n".join(str(part.get("lark_grammar", "")) for part in parts)
     names = [tokenizer.decode_str([end]) for end in tokenizer.eos_tokens]
-    # Of tokens by number, only lists without ranges are read here.
-    numbers = [found.split(",") for found in re.findall(r"<\[([^\]]*)\]>", texts)]
+    # Only lists of numbers are read; a list with a range is refused.
+    number_lists = [numbers.split(",") for numbers in re.findall(r"<\[([^\]]*)\]>", texts)]
     ends = [*map(str, tokenizer.eos_tokens)]
     named = any(
-        not each.strip().isdigit() or each.strip() in ends for one in numbers for each in one
+        not number.strip().isdigit() or number.strip() in ends
+        for numbers in number_lists
+        for number in numbers
     )
     if named or any(name in texts for name in names if name):
         raise invalid("a grammar ends where it ends, and must not name tokens that end a text")
 
 
 def _explained(error: str, parts: list[dict[str, Any]], tokenizer: LLTokenizer) -> str:
-    """Return what is wrong, and the part of a JSON Schema if it is in one."""
+    """Return the error, with the failing part of a JSON Schema if it is in one."""
 
     def failure(schema: Any) -> str:
         alone = json.dumps({"grammars": [{"json_schema": schema}]})
         return _first_error(LLMatcher(tokenizer, alone, log_level=0, limits=_LIMITS))
 
     for schema in [part["json_schema"] for part in parts if "json_schema" in part]:
-        if found := failure(schema):
-            return f"{found} at {failing_place(schema, failure)}"
+        if reason := failure(schema):
+            return f"{reason} at {failing_place(schema, failure)}"
     return error
 
 

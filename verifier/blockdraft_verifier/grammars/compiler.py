@@ -25,7 +25,7 @@ from blockdraft_verifier.grammars.trial import GrammarTrial
 from blockdraft_verifier.grammars.turns import Turns
 from blockdraft_verifier.scheduling.grammar import GrammarError, followed
 
-# Waiting and compiling; what a grammar may take itself is its limit, so that more is overload.
+# Waiting and compiling. A trial limits the time of a grammar itself, so that more is overload.
 MAX_COMPILE_SECONDS = 30.0
 # Grammars of one tenant that wait for a thread.
 MAX_WAITING = 256
@@ -85,8 +85,8 @@ class GrammarCompiler:
     async def compile_alone(self, grammar: str, tenant: bytes, output: Sequence[int]) -> LLMatcher:
         """Return a matcher after an output that shares its lexer with no other.
 
-        Others may not use the one of the same grammar that they share so far: something may have
-        exhausted it. `GrammarError` if the output cannot be followed.
+        The matcher that others share so far is given to no more callers: something may have
+        exhausted its lexer. `GrammarError` if the output cannot be followed.
         """
         self._compiled.pop(grammar, None)
         return await self._turns.submit(tenant, lambda: followed(self._compile(grammar), output))
@@ -106,13 +106,13 @@ class GrammarCompiler:
             return await asyncio.shield(entry.future)
         finally:
             entry.callers -= 1
-            # Nothing happens to what is compiled.
+            # A future that is done is not cancelled.
             if not entry.callers and entry.future.cancel():
                 self._forget(grammar, entry)
 
-    def _keep(self, grammar: str, entry: _Compiled, done: asyncio.Future[LLMatcher]) -> None:
-        """Keep what was compiled, but for errors and what was used longest ago."""
-        if done.cancelled() or done.exception() is not None:
+    def _keep(self, grammar: str, entry: _Compiled, future: asyncio.Future[LLMatcher]) -> None:
+        """Keep a compiled grammar unless it failed, and drop those used longest ago."""
+        if future.cancelled() or future.exception() is not None:
             self._forget(grammar, entry)
         while len(self._compiled) > _KEPT:
             self._compiled.popitem(last=False)

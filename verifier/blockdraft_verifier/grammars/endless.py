@@ -1,4 +1,4 @@
-"""Whether a JSON Schema has values at all that are not deeper than any number."""
+"""A check that a JSON Schema has values of finite depth."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,8 +10,8 @@ ENDLESS = "no value ends"
 def endless(schema: Any) -> str:
     """Return `ENDLESS` if each value of a schema that compiles would have to hold another.
 
-    A reference ends once what it refers to does, by those that end already. What is not understood
-    counts as ending.
+    A reference ends if the schema it refers to does, given the references that end already. A
+    schema that is not understood counts as ending.
     """
     try:
         return "" if _ends(schema, _endless_references(schema)) else ENDLESS
@@ -20,7 +20,7 @@ def endless(schema: Any) -> str:
 
 
 def _endless_references(schema: Any) -> Mapping[str, Any]:
-    """Return what the references that do not end refer to."""
+    """Return the schemas that references without an end refer to, by reference."""
     parts = list(_dicts(schema))
     if any("$id" in part for part in parts[1:]):
         # References may begin there.
@@ -30,7 +30,7 @@ def _endless_references(schema: Any) -> Mapping[str, Any]:
     count = len(remaining) + 1
     while len(remaining) < count:
         count = len(remaining)
-        # What is referred to usually comes later.
+        # Parts that others refer to usually come later.
         for text in reversed(list(remaining)):
             if _ends(remaining[text], remaining):
                 del remaining[text]
@@ -64,7 +64,7 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _referred(schema: Any, reference: str) -> Any:
-    """Return what a JSON Pointer refers to, None if it is something else."""
+    """Return the schema that a JSON Pointer refers to, None if it refers to none."""
     first, *keys = unquote(reference).split("/")
     try:
         for key in [key.replace("~1", "/").replace("~0", "~") for key in keys]:

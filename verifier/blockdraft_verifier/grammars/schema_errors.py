@@ -1,4 +1,4 @@
-"""Where in a JSON Schema the error is that keeps it from being compiled."""
+"""The place in a JSON Schema of the error that keeps it from being compiled."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import Any
 MOST_SECONDS = 0.5
 
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-# What others refer to first: an error there is found there.
+# Parts that others refer to come first, so that an error in one is found where it is.
 _MAPPINGS = ("$defs", "definitions", "properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "not", "contains", "propertyNames")
 

@@ -30,9 +30,9 @@ from blockdraft_verifier.grammars.compilation import (
     overloaded,
 )
 
-# Of a processor, however busy the machine is.
+# Time of a processor, so that other load on the machine does not count.
 TRIAL_SECONDS = 2.0
-# What a grammar may take; of real ones, none takes 64.
+# Memory that a grammar may take; no real one takes 64 MiB.
 TRIAL_MIB = 512
 
 
@@ -51,7 +51,7 @@ class GrammarTrial:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, grammar: str) -> None:
-        """Return if a grammar compiles within the limits, or raise a `ServiceError`."""
+        """Raise a `ServiceError` unless a grammar compiles within the limits."""
         process = self._process
         if process is None or process.poll() is not None:
             process = self._start()
@@ -66,7 +66,7 @@ class GrammarTrial:
             raise invalid_argument(FIELD, wrong)
 
     def _exceeded(self, status: int) -> ServiceError:
-        """Return the error for a grammar with which the process ended so."""
+        """Return the error for a grammar with which the process ended in this status."""
         if status == -signal.SIGPROF:
             return invalid(f"it did not compile within {self._seconds} s")
         if status == -signal.SIGSEGV:
@@ -123,10 +123,10 @@ def _try_all(tokenizer: LLTokenizer, seconds: float, mib: int) -> None:
     if sys.platform == "linux":
         # Elsewhere the limit does nothing.
         with open("/proc/self/statm") as sizes:
-            most = int(sizes.read().split()[0]) * resource.getpagesize() + (mib << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            max_bytes = int(sizes.read().split()[0]) * resource.getpagesize() + (mib << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     print("ready", flush=True)
-    # What the library prints where memory ends says nothing that the caller does not know.
+    # The library prints where memory ends, which the caller knows anyway.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, seconds)

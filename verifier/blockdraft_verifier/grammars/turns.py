@@ -20,7 +20,7 @@ class Turns:
         self._waiting = OrderedDict()
 
     def waiting(self, tenant: bytes) -> int:
-        """Return how many works of a tenant have not begun."""
+        """Return the number of a tenant's works that have not begun."""
         return len(self._waiting.get(tenant, ()))
 
     def submit(self, tenant: bytes, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -42,15 +42,15 @@ class Turns:
             running = future.get_loop().run_in_executor(self._threads, work)
             running.add_done_callback(partial(self._end, future))
 
-    def _end(self, future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+    def _end(self, future: asyncio.Future[Any], run: asyncio.Future[Any]) -> None:
         self._free += 1
-        error = done.exception()
+        error = run.exception()
         if future.cancelled():
             pass
         elif error is not None:
             future.set_exception(error)
         else:
-            future.set_result(done.result())
+            future.set_result(run.result())
         self._begin()
 
     def _drop(self, tenant: bytes, future: asyncio.Future[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which tokens of which sequences run in the next step; pure Python.
+"""The plan of the next step: which tokens of which sequences run; pure Python.
 
 Read `sequence` (a request and what has become of it), `pages` (which sequence owns which page of
 the KV cache), `waiting` (which sequence runs next), `scheduler` (the plan of a step). Nothing here

@@ -57,8 +57,8 @@ class Grammar:
         """Whether at least so many of the next tokens leave no choice."""
         return not self.alone and len(self.matcher.compute_ff_tokens()) >= count
 
-    def guide(self, drafted: Sequence[int], most: int) -> Guided:
-        """Return up to `most` tokens to verify in place of a draft.
+    def guide(self, drafted: Sequence[int], max_tokens: int) -> Guided:
+        """Return up to `max_tokens` tokens to verify in place of a draft.
 
         Forced tokens take the place of those drafted, and the draft ends before a token that may
         not follow.
@@ -67,14 +67,14 @@ class Grammar:
         tokens: list[int] = []
         forced: list[int] = []
         while not self.alone:
-            must = matcher.compute_ff_tokens()[: most - len(tokens)]
-            taken = matcher.try_consume_tokens(must)
-            forced.extend(range(len(tokens), len(tokens) + taken))
-            tokens.extend(must[:taken])
-            may = list(drafted[len(tokens) : most])
-            followed = matcher.try_consume_tokens(may)
-            tokens.extend(may[:followed])
-            if not followed:
+            forced_tokens = matcher.compute_ff_tokens()[: max_tokens - len(tokens)]
+            forced_count = matcher.try_consume_tokens(forced_tokens)
+            forced.extend(range(len(tokens), len(tokens) + forced_count))
+            tokens.extend(forced_tokens[:forced_count])
+            draft_tokens = list(drafted[len(tokens) : max_tokens])
+            draft_count = matcher.try_consume_tokens(draft_tokens)
+            tokens.extend(draft_tokens[:draft_count])
+            if not draft_count:
                 break
         matcher.rollback(len(tokens))
         if self.failed:
@@ -83,7 +83,7 @@ class Grammar:
 
 
 def followed(compiled: LLMatcher, output: Sequence[int]) -> LLMatcher:
-    """Return a matcher after an output, come there as plain decoding does, or `GrammarError`."""
+    """Return a matcher that has followed an output as plain decoding does, or `GrammarError`."""
     matcher = compiled.deep_copy()
     for token in output:
         # A mask allows the lexer anew what it may take for a step.

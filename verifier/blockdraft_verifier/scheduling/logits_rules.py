@@ -1,4 +1,4 @@
-"""How a request makes tokens more or less likely, or forbids them.
+"""Rules of a request that make tokens more or less likely, or forbid them.
 
 A mask is an integer with a bit for each token id that may be chosen.
 """
@@ -36,7 +36,7 @@ class TokenMasks:
         self._longest = max(map(len, self._bad_words), default=1)
 
     def along(self, output: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        """Return the mask of the token after `output`, and of that after each drafted one."""
+        """Return the masks of the token after `output` and of those after each drafted token."""
         begins = len(output) - min(len(output), self._longest - 1)
         tail = (*output[begins:], *drafted)
         masks = []
@@ -52,7 +52,7 @@ class TokenMasks:
 
 @dataclass(frozen=True, slots=True)
 class LogitsRules:
-    """What a request changes of the logits; `device.logits_processing` says in which order."""
+    """Changes of a request to the logits; `device.logits_processing` says in which order."""
 
     repetition_penalty: float = 1.0  # > 0, over prompt and output
     frequency_penalty: float = 0.0  # for each time that a token is in the output

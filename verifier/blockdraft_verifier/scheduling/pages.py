@@ -1,4 +1,4 @@
-"""Which sequence owns which page of the KV cache; bookkeeping for the arrays of `device/cache.py`.
+"""Ownership of the KV cache's pages; bookkeeping for the arrays of `device/cache.py`.
 
 A full page whose tokens are all committed is named by a hash of its tokens and of everything
 before them, the salt of a tenant included. When its last owner leaves, a named page keeps its
@@ -22,7 +22,7 @@ def page_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 def root_name(salt: bytes) -> bytes:
-    """Return what stands for the prefix before a sequence's first page; empty without a salt."""
+    """Return the name of the prefix before a sequence's first page; empty without a salt."""
     return hashlib.blake2b(salt, digest_size=16, person=b"salt").digest() if salt else b""
 
 

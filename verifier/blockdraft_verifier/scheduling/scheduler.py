@@ -1,4 +1,4 @@
-"""Which tokens of which sequences run in the next step; pure Python.
+"""The plan of the next step: which tokens of which sequences run; pure Python.
 
 Continuous batching: every step takes all decoding sequences first (anchor and draft), then spends
 what is left of the token budget on prompts, oldest first, in chunks, which are small where they
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def known_count(self) -> int:
-        """How many of `token_ids` are known to be right."""
+        """Number of `token_ids` that are not drafted."""
         return len(self.token_ids) - self.draft_count
 
     @property
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def sources(self) -> list[DraftSource]:
-        """Where each drafted token comes from."""
+        """The source of each drafted token."""
         sources = [self.source] * self.draft_count
         for place in self.forced:
             sources[place] = DraftSource.GRAMMAR
@@ -66,12 +66,12 @@ class Row:
 
     @property
     def choice_count(self) -> int:
-        """After how many of its tokens, the last ones, the target's logits are wanted."""
+        """Number of its last tokens after which the target's logits are wanted."""
         return len(self.token_ids) if self.scored else self.draft_count + 1
 
     @property
     def scored_tokens(self) -> tuple[int, ...]:
-        """Tokens of the prompt that follow its own, whose log probabilities are wanted."""
+        """Tokens of the prompt after each of the row's, whose log probabilities are wanted."""
         if not self.scored:
             return ()
         following = self.start + 1
@@ -94,7 +94,7 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a step changed for one sequence."""
+    """Changes that a step made to one sequence."""
 
     row: Row
     accepted: int  # drafted tokens accepted by the target and part of the completion
@@ -118,13 +118,13 @@ class Scheduler:
         self.waiting = WaitingSequences()
         self.running: list[Sequence] = []  # in order of admission
         self.preempted: list[Sequence] = []  # since the engine last emptied the list
-        # Most tokens of a row whose logits are wanted, which is compiled.
+        # Most tokens of a row after which logits are computed, as compiled.
         self.max_block = 1
         self._turns = 0
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens to be computed of sequences that are not decoding, waiting ones with a slot."""
+        """Tokens to compute before decoding, of running sequences and waiting ones with a slot."""
         free = self.settings.max_sequences - len(self.running)
         waiting = itertools.islice(self.waiting, free)
         prompts = (s for s in self.running if not s.decoding)
@@ -171,7 +171,7 @@ class Scheduler:
         earlier = len(self.preempted)
         for index, sequence in enumerate(chosen):
             if sequence in self.preempted[earlier:]:
-                continue  # for an older one
+                continue  # preempted for an older one
             # Leave one token for each sequence still to come, and one for the oldest prompt.
             room = budget - (len(chosen) - index) - bool(prompts)
             row = self._decode_row(sequence, room, rows)
@@ -257,11 +257,11 @@ class Scheduler:
         """
         first_chunk = self._page_count(min(len(newcomer.tokens), self.settings.max_step_tokens))
         yielding = [s for s in self.running if _background(s) > _background(newcomer)]
-        others = len(self.running) - len(yielding)
-        # Not for nothing, if even all of them did not make room. They may share pages with others,
-        # which are then counted although they do not become free; so some may yield in vain.
-        most = self.pages.available + sum(len(s.pages) for s in yielding)
-        if others >= self.settings.max_sequences or (others and first_chunk + others > most):
+        slots = len(self.running) - len(yielding)
+        # None yields if all of them together would not make room. Pages that they share with others
+        # count as free too, although they are not; so some may yield in vain.
+        max_pages = self.pages.available + sum(len(s.pages) for s in yielding)
+        if slots >= self.settings.max_sequences or (slots and first_chunk + slots > max_pages):
             return False
         while not self._fits(first_chunk):
             if not yielding:
@@ -280,12 +280,12 @@ class Scheduler:
         draft = sequence.draft or Draft(())
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of a completion comes from the target, so no draft is needed for it.
-        most = max(0, min(room, sequence.remaining - 1, length_left - 1))
-        guided = Guided(draft.token_ids[:most])
+        limit = max(0, min(room, sequence.remaining - 1, length_left - 1))
+        guided = Guided(draft.token_ids[:limit])
         if sequence.grammar is not None:
             allowed = sequence.request.max_draft_tokens
-            most = min(most, self.max_block - 1, most if allowed is None else allowed)
-            guided = sequence.grammar.guide(guided.token_ids, most)
+            limit = min(limit, self.max_block - 1, limit if allowed is None else allowed)
+            guided = sequence.grammar.guide(guided.token_ids, limit)
         tokens = guided.token_ids
         start = sequence.committed
         if not self._grow(sequence, start + 1 + len(tokens), rows):

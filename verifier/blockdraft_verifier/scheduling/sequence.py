@@ -24,11 +24,11 @@ from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
 
 RECYCLED_CHOICES = 16
-"""So many of the target's choices after rejected tokens are kept of a sequence."""
+"""Most of the target's choices after rejected tokens that are kept of a sequence."""
 
 
 class FinishReason(enum.Enum):
-    """Why a sequence ended."""
+    """The reason why a sequence ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -47,14 +47,14 @@ class RankedLogProbs:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a caller asked for, in token ids."""
+    """A caller's request, in token ids."""
 
     request_id: str  # the caller's name for it, for logs
     prompt: tuple[int, ...]
     emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
     rules: LogitsRules = NO_RULES
-    # What the output must look like, compiled and after `emitted`, and as a text.
+    # The grammar of the output: compiled and after `emitted`, and as a text.
     grammar: LLMatcher | None = None
     grammar_text: str = ""
     max_output_tokens: int = 128  # most tokens to generate, `emitted` included
@@ -67,7 +67,7 @@ class GenerationRequest:
     max_draft_tokens: int | None = None
     prompt_lookup: bool = True  # whether earlier text may be looked up for drafts
     replay: bool = False  # whether an earlier attempt broke off
-    # What tells tenants apart: pages are shared only with sequences of the same one, and tenants
+    # Tells tenants apart: pages are shared only with sequences of the same one, and tenants
     # take turns in getting a slot.
     cache_salt: bytes = b""
     background: bool = False  # whether it gives way to all that are not in the background
@@ -75,7 +75,7 @@ class GenerationRequest:
 
 
 class DraftSource(enum.Enum):
-    """Where a draft comes from."""
+    """The source of a draft."""
 
     DRAFTER = "drafter"
     PROMPT_LOOKUP = "prompt_lookup"
@@ -92,7 +92,7 @@ class Draft:
 
 
 class RecycledChoice(NamedTuple):
-    """The target's choice at a position, after a drafted token that did not become part of it."""
+    """The target's choice at a position, after a drafted token that was not accepted."""
 
     position: int
     after: int
@@ -101,7 +101,7 @@ class RecycledChoice(NamedTuple):
 
 @dataclass(slots=True)
 class Usage:
-    """What a sequence has consumed so far; times in seconds.
+    """The usage of a sequence so far; times in seconds.
 
     The tokens that prompt lookup drafted, or the grammar forced, are counted apart as well.
     """
@@ -138,10 +138,10 @@ class Usage:
         """How often each drafted position was accepted."""
         return self._count(1)
 
-    def _count(self, which: int) -> list[int]:
+    def _count(self, index: int) -> list[int]:
         counts = [0] * max((drafted for drafted, _ in self._verified), default=0)
         for verified, times in self._verified.items():
-            for position in range(verified[which]):
+            for position in range(verified[index]):
                 counts[position] += times
         return counts
 
@@ -155,8 +155,8 @@ def no_pages() -> MutableSequence[int]:
 class Sequence:
     """One request being decoded; only the engine's thread changes it.
 
-    The scheduler advances it, `drafting` sets its drafts and whether it is drafted for, the
-    policy its continuations by prompt lookup, and the engine what it consumed.
+    The scheduler advances it. `drafting` sets its drafts and whether it is drafted for, the policy
+    its drafts by prompt lookup, and the engine its usage.
     """
 
     sequence_id: int  # number unique in this process; never reused
@@ -176,7 +176,7 @@ class Sequence:
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
-    # Of the prompt's tokens but the first, as far as it was computed.
+    # Those of the prompt's tokens after the first, as far as the prompt was computed.
     prompt_log_probs: list[RankedLogProbs] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 

@@ -29,7 +29,7 @@ class WaitingSequences:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting sequences."""
         return self._count
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -58,7 +58,7 @@ class WaitingSequences:
         if begun:
             return begun[0]
         slots = Counter(map(_tenant, running))
-        # Of tenants with equally few, the first.
+        # `min` returns the first of tenants with equally few.
         return tenants[min(tenants, key=lambda tenant: slots[tenant])][0]
 
     def take(self, sequence: Sequence) -> None:

@@ -49,8 +49,8 @@ class LeaderChannel:
         """Take over the connections of the followers."""
         self._followers = dict(followers)
         self._patience_seconds = patience_seconds
-        # When the frames were sent that a follower has not taken yet.
-        self._sent: Mapping[int, deque[float]] = {each: deque() for each in followers}
+        # By follower, when the frames were sent that it has not taken yet.
+        self._sent: Mapping[int, deque[float]] = {process_id: deque() for process_id in followers}
         self._acknowledged: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._lost: str | None = None
         self._closed = False
@@ -130,10 +130,10 @@ class LeaderChannel:
                 with contextlib.suppress(OSError):
                     self._followers[process_id].shutdown(socket.SHUT_RDWR)
 
-    def _lose(self, process_id: int, how: str) -> None:
+    def _lose(self, process_id: int, fault: str) -> None:
         if self._closed or self._lost is not None:
             return
-        self._lost = f"process {process_id} of the slice {how}"
+        self._lost = f"process {process_id} of the slice {fault}"
         logger.error("%s", self._lost)
         self._acknowledged.put(False)
         self._on_loss()

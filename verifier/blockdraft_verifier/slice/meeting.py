@@ -1,4 +1,4 @@
-"""How the processes of a slice find each other: followers call, the leader lets them in.
+"""The meeting of a slice's processes: followers call, the leader lets them in.
 
 JAX brings them together first, for its own sake. A follower then introduces itself with a token
 that only the slice knows, its number, and a digest of what it runs: processes that differ in flags
@@ -32,7 +32,7 @@ class SliceMismatchError(ValueError):
 
 
 class Listener:
-    """Where the leader waits, on all interfaces, for followers that know its token."""
+    """The leader's socket, on all interfaces, for followers that know its token."""
 
     def __init__(self) -> None:
         """Bind a free port."""

@@ -39,9 +39,9 @@ class StepLeader:
         """Speak on `channel`."""
         self.channel = channel
 
-    def compile(self, what: bytes) -> None:
+    def compile(self, words: bytes) -> None:
         """Have every follower compile its steps, while the leader does."""
-        self.channel.send(_COMPILE, what)
+        self.channel.send(_COMPILE, words)
 
     def wait_compiled(self) -> None:
         """Wait until every follower has compiled."""
@@ -58,9 +58,9 @@ class StepLeader:
 
 @runtime_checkable
 class MirroringRunner(Protocol):
-    """What a follower needs of its runner."""
+    """The runner of a follower."""
 
-    def compile_mirrored(self, what: bytes) -> None:
+    def compile_mirrored(self, words: bytes) -> None:
         """Compile every step."""
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
