@@ -57,7 +57,7 @@ def generate(page: str) -> str:
 
 
 @dataclass
-class Row:
+class FlagRow:
     """A flag with one meaning, and its default for each command that has it."""
 
     names: str
@@ -67,7 +67,7 @@ class Row:
 
 def table(commands: list[str]) -> str:
     """Return the flags of commands as one table, which says which commands have each of them."""
-    rows: list[Row] = []
+    rows: list[FlagRow] = []
     for command in commands:
         for new in _rows(command):
             same = (row for row in rows if (row.names, row.meaning) == (new.names, new.meaning))
@@ -96,11 +96,11 @@ def _commands(marked: str) -> list[str]:
     return commands
 
 
-def _owners(row: Row, commands: list[str]) -> str:
+def _owners(row: FlagRow, commands: list[str]) -> str:
     return "" if len(row.defaults) == len(commands) else ", ".join(map(_short, row.defaults))
 
 
-def _defaults(row: Row) -> str:
+def _defaults(row: FlagRow) -> str:
     """Return the commonest default, then each other one with the commands that have it."""
     by_value: dict[str, list[str]] = {}
     for command, value in row.defaults.items():
@@ -120,7 +120,7 @@ def _configuration(command: str) -> Configuration[Any] | None:
     return configuration or getattr(implemented()[command], "configuration", None)
 
 
-def _rows(command: str) -> Iterator[Row]:
+def _rows(command: str) -> Iterator[FlagRow]:
     parser = argparse.ArgumentParser()
     configuration = _configuration(command)
     implemented()[command].add_arguments(parser)
@@ -140,7 +140,7 @@ def _rows(command: str) -> Iterator[Row]:
             default = _default(setting.default, setting.default is MISSING)
             unit = ", in seconds" if setting.metavar == "SECONDS" else ""
             meaning = _allowed(setting.choices) + _prose(setting.declaration.help) + unit
-        yield Row(names, meaning, {command: default})
+        yield FlagRow(names, meaning, {command: default})
 
 
 def _allowed(values: Iterable[Any]) -> str:

@@ -1,7 +1,7 @@
 """`bench acceptance`: how many drafted tokens a verification gains, by dataset and temperature.
 
-Over the verifications that measure the drafter (`Completion.full_steps`), with K drafted tokens
-each:
+Over the verifications that measure the drafter (`CompletionRecord.full_steps`), with K drafted
+tokens each:
 
 * τ is the mean number of tokens gained: accepted + 1, the target's own token.
 * Acceptance at position k is the share in which the k-th drafted token was accepted, which
@@ -19,16 +19,32 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from blockdraft_bench.completions import DRAFTED, PLAIN, Completion, identical_completions
+from blockdraft_bench.completions import DRAFTED, PLAIN, CompletionRecord, identical_completions
 from blockdraft_bench.engine.decoding import (
-    Capacity,
+    EngineCapacity,
     InProcessDecoder,
     load_pair,
     whole_draft,
 )
-from blockdraft_bench.engine.samples import Answered, Decode, Keep, Limits, Sample, answer_all
+from blockdraft_bench.engine.samples import (
+    Answered,
+    Decode,
+    Keep,
+    Limits,
+    SampleRequest,
+    answer_all,
+)
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.result import INTERVALS_NOTE, Result, Row, draw, number, page, share, table
+from blockdraft_bench.result import (
+    INTERVALS_NOTE,
+    Result,
+    ResultRow,
+    draw,
+    number,
+    page,
+    share,
+    table,
+)
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import AcceptanceSettings
 from blockdraft_bench.statistics import bootstrap
@@ -40,7 +56,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     prompts = settings.prompts
     prepared = prepare(prompts)
     loading = run.phase("loading and compiling")
-    capacity = Capacity(settings.concurrency, prompts.context_tokens, settings.dtype)
+    capacity = EngineCapacity(settings.concurrency, prompts.context_tokens, settings.dtype)
     decoder = load_pair(
         prompts.target, settings.drafter, capacity, "fixed", block_size=settings.block_size
     )
@@ -49,7 +65,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
     draft_length = whole_draft(settings.draft_length, drafter.block_size)
     dtype = str(serving_dtype(settings.dtype))
     run.identify(limits, draft_length, target, drafter, dtype, settings.top_p)
-    store = run.store(dict[str, Completion])
+    store = run.store(dict[str, CompletionRecord])
     decoder.warm_up(loading.reach)
     decoding = run.phase("decoding", total=prepared.count * len(settings.temperature) * 2)
     answered = answer_all(
@@ -77,7 +93,7 @@ def measure(settings: AcceptanceSettings, run: Run) -> Result:
 def in_groups(decoder: InProcessDecoder, lengths: Mapping[str, int], top_p: float) -> Decode:
     """Return a `Decode` of many samples at a time; `lengths` has each way's draft length."""
 
-    def decode(group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
+    def decode(group: tuple[str, ...], samples: Sequence[SampleRequest], keep: Keep) -> None:
         [way] = group
         requests = [
             replace(
@@ -92,7 +108,7 @@ def in_groups(decoder: InProcessDecoder, lengths: Mapping[str, int], top_p: floa
     return decode
 
 
-def summarize(answered: Answered, draft_length: int, seed: int) -> Row:
+def summarize(answered: Answered, draft_length: int, seed: int) -> ResultRow:
     """Sum up the completions to one dataset; `reach_counts` has a list for each completion."""
     drafted, plain = answered.completions[DRAFTED], answered.completions[PLAIN]
     counts = reach_counts(drafted, draft_length)
@@ -115,7 +131,7 @@ def summarize(answered: Answered, draft_length: int, seed: int) -> Row:
 
 
 def reach_counts(
-    completions: Sequence[Completion], draft_length: int
+    completions: Sequence[CompletionRecord], draft_length: int
 ) -> Int[np.ndarray, "completions reach"]:
     """Return, for each completion, how many verifications accepted at least 0, 1, ... K tokens."""
     counts = np.zeros((len(completions), draft_length + 1), np.int64)
@@ -135,7 +151,7 @@ def _ratios(reached: Float[np.ndarray, "rows reach"]) -> Float[np.ndarray, "rows
     return np.concatenate([length, reached[:, 1:] / steps, conditional, decay], axis=1)
 
 
-def acceptance_table(rows: Sequence[Row]) -> str:
+def acceptance_table(rows: Sequence[ResultRow]) -> str:
     """Return the rows as Markdown."""
     headings = ["Dataset", "T", "Completions", "Verifications", "τ", "Accepted at position 1, 2, …"]
     return table(

@@ -9,7 +9,7 @@ from typing import Any
 
 from blockdraft_bench import report
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.settings import LoadTestSettings
 from blockdraft_bench.settings import (
     AcceptanceSettings,
     DecodeSettings,
@@ -50,7 +50,7 @@ MEASUREMENTS = (
     Measurement("peers.measure", PeersSettings, "other programs on the same prompts and weights"),
     Measurement("processor", ProcessorSettings, "a row of the matrix of processors"),
     Measurement("schemas.measure", SchemasSettings, "JSON Schemas as constraints"),
-    Measurement("serve.measure", ServeSettings, "a service under load"),
+    Measurement("serve.measure", LoadTestSettings, "a service under load"),
 )
 
 

@@ -13,8 +13,8 @@ PLAIN, DRAFTED = "plain", "drafted"
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """One completion."""
+class CompletionRecord:
+    """The record of one completion."""
 
     # Its tokens; the first follows from the prompt without a verification.
     token_ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class Completion:
 
 
 def divergences(
-    completions: Sequence[Completion], baseline: Sequence[Completion]
+    completions: Sequence[CompletionRecord], baseline: Sequence[CompletionRecord]
 ) -> Iterator[tuple[int, int]]:
     """Yield the index of each pair of completions that differ, and the first differing position.
 
@@ -60,7 +60,7 @@ def divergences(
 
 
 def identical_completions(
-    completions: Sequence[Completion], baseline: Sequence[Completion]
+    completions: Sequence[CompletionRecord], baseline: Sequence[CompletionRecord]
 ) -> float:
     """Return the share of completions to the same prompts with the same tokens."""
     return identical_share(
@@ -69,14 +69,14 @@ def identical_completions(
     )
 
 
-def speed(completions: Sequence[Completion]) -> float | None:
+def speed(completions: Sequence[CompletionRecord]) -> float | None:
     """Return tokens after the first over the time after the first; None if there are none."""
     seconds = sum(completion.decode_seconds for completion in completions)
     return sum(completion.timed_tokens for completion in completions) / seconds if seconds else None
 
 
 def speed_ratio(
-    completions: Sequence[Completion], baseline: Sequence[Completion], seed: int
+    completions: Sequence[CompletionRecord], baseline: Sequence[CompletionRecord], seed: int
 ) -> Estimate:
     """Return the speed of completions over that of the baseline's to the same prompts.
 
@@ -87,7 +87,7 @@ def speed_ratio(
 
 
 def mean_speed_ratio(
-    pairs: Iterable[tuple[Sequence[Completion], Sequence[Completion]]], seed: int
+    pairs: Iterable[tuple[Sequence[CompletionRecord], Sequence[CompletionRecord]]], seed: int
 ) -> Estimate:
     """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
     columns = [_both(completions, baseline) for completions, baseline in pairs]
@@ -95,7 +95,7 @@ def mean_speed_ratio(
 
 
 def _both(
-    completions: Sequence[Completion], baseline: Sequence[Completion]
+    completions: Sequence[CompletionRecord], baseline: Sequence[CompletionRecord]
 ) -> Float[np.ndarray, "completions 4"]:
     """Return tokens and seconds of both completions to each prompt."""
     return np.array(

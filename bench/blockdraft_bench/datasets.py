@@ -32,11 +32,11 @@ TEST_SETS = (
 OWN_SETS = {name: Path(__file__).parent / "data" / f"{name}.jsonl" for name in ("starter", "copy")}
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DatasetSample:
     """One row of a dataset, and its id, unique there.
 
     The text is the first user message: later turns respond to a reply this project did not give.
@@ -51,7 +51,7 @@ class Dataset:
     """A name and its rows, in the order of the file."""
 
     name: str
-    samples: tuple[Sample, ...]
+    samples: tuple[DatasetSample, ...]
 
 
 def read_datasets(specs: Sequence[str], directory: Path | None) -> list[Dataset]:
@@ -88,7 +88,7 @@ def find_dataset(spec: str, directory: Path) -> Path:
 
 def read_dataset(path: Path) -> Dataset:
     """Read a dataset; empty ones, damaged lines and two equal ids are refused."""
-    samples: dict[str, Sample] = {}
+    samples: dict[str, DatasetSample] = {}
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
@@ -106,7 +106,7 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(name, tuple(samples.values()))
 
 
-def choose_samples(samples: Sequence[Row], count: int, seed: int) -> tuple[Row, ...]:
+def choose_samples(samples: Sequence[T], count: int, seed: int) -> tuple[T, ...]:
     """Return `count` rows spread evenly over all of them: one at random from each stretch.
 
     Files are often sorted by subject or difficulty, so that a plain random choice of few rows
@@ -119,7 +119,7 @@ def choose_samples(samples: Sequence[Row], count: int, seed: int) -> tuple[Row, 
     return tuple(samples[rng.randrange(start, stop)] for start, stop in itertools.pairwise(edges))
 
 
-def _sample(fields: Any) -> Sample:
+def _sample(fields: Any) -> DatasetSample:
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
     sample_id, turns = fields.get("id"), fields.get("turns")
@@ -129,4 +129,4 @@ def _sample(fields: Any) -> Sample:
         raise ValueError('"turns" must be a list of texts, at least one')
     if not turns[0].strip():
         raise ValueError("the first turn is empty")
-    return Sample(sample_id, turns[0])
+    return DatasetSample(sample_id, turns[0])

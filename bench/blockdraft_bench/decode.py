@@ -16,14 +16,14 @@ from jaxtyping import Float
 
 from blockdraft_bench.completions import (
     PLAIN,
-    Completion,
+    CompletionRecord,
     identical_completions,
     mean_speed_ratio,
     speed,
     speed_ratio,
 )
 from blockdraft_bench.engine.decoding import (
-    Capacity,
+    EngineCapacity,
     InProcessDecoder,
     join,
     largest_block,
@@ -40,7 +40,7 @@ from blockdraft_bench.result import (
     INTERVALS_NOTE,
     Cell,
     Result,
-    Row,
+    ResultRow,
     draw,
     number,
     page,
@@ -82,7 +82,7 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
         limits,
         [tuple(lengths)],
         sample_decoder(decoders, lengths),
-        run.store(dict[str, Completion]),
+        run.store(dict[str, CompletionRecord]),
         on_completions=decoding.advance,
     )
     margin = ChoiceMargin(model)
@@ -127,7 +127,7 @@ def set_up(
         The target, the decoder of each method, plain decoding first, and the tokens of a whole
         draft of each, 0 for plain decoding.
     """
-    capacity = Capacity(1, settings.prompts.context_tokens, settings.dtype)
+    capacity = EngineCapacity(1, settings.prompts.context_tokens, settings.dtype)
     drafters = load_drafters(settings, capacity)
     looks_up = {method: method.endswith(PROMPT_LOOKUP) for method in drafters}
     lengths = {
@@ -148,7 +148,9 @@ def set_up(
     return target[0], {PLAIN: engines[0], **drafting}, {PLAIN: 0, **lengths}
 
 
-def load_drafters(settings: DecodeSettings, capacity: Capacity) -> dict[str, LoadedMethod | None]:
+def load_drafters(
+    settings: DecodeSettings, capacity: EngineCapacity
+) -> dict[str, LoadedMethod | None]:
     """Load a drafter for each method that drafts, None for prompt lookup alone."""
     target, methods = settings.prompts.target, settings.method
     drafters: dict[str, LoadedMethod | None] = {}
@@ -185,7 +187,7 @@ def sample_decoder(
     )
 
 
-def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> Row:
+def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> ResultRow:
     """Sum up one method on one dataset; `draft_length` is 0 for plain decoding."""
     completions, plain = answered.completions[method], answered.completions[PLAIN]
     [acceptance_length] = bootstrap(_tokens_and_steps(completions), _tokens_per_step, seed)
@@ -215,7 +217,7 @@ def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> 
     }
 
 
-def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) -> list[Row]:
+def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) -> list[ResultRow]:
     """Return the means over datasets, each counting the same, of methods at each temperature.
 
     That of the speed-up is geometric.
@@ -247,7 +249,9 @@ def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) ->
     return rows
 
 
-def _tokens_and_steps(completions: Sequence[Completion]) -> Float[np.ndarray, "completions 2"]:
+def _tokens_and_steps(
+    completions: Sequence[CompletionRecord],
+) -> Float[np.ndarray, "completions 2"]:
     return np.array([(a.timed_tokens, len(a.steps)) for a in completions], np.float64)
 
 
@@ -255,10 +259,10 @@ def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "
     return np.asarray(totals[:, :1] / totals[:, 1:])
 
 
-def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
+def speed_table(rows: Sequence[ResultRow], means: Sequence[ResultRow]) -> str:
     """Return the table of each dataset, temperature and method, and of means over datasets."""
 
-    def cells(row: Row, dataset: str, *times: Cell) -> list[Cell]:
+    def cells(row: ResultRow, dataset: str, *times: Cell) -> list[Cell]:
         gains: list[Cell] = [
             number(row["acceptance_length"]),
             number(row["speedup"], unit="x"),
@@ -293,7 +297,7 @@ def speed_table(rows: Sequence[Row], means: Sequence[Row]) -> str:
     return table([*headings, "identical"], [*measured, *averaged])
 
 
-def divergence_line(rows: Sequence[Row]) -> str:
+def divergence_line(rows: Sequence[ResultRow]) -> str:
     """Say how many completions differ from plain decoding, and by which margins."""
     margins = [divergence["logit_margin"] for row in rows for divergence in row["divergences"]]
     drafted = sum(row["samples"] for row in rows if row["method"] != PLAIN)

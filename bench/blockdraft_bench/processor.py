@@ -13,11 +13,11 @@ import jax
 
 from blockdraft_bench.completions import DRAFTED, PLAIN, speed
 from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.samples import Completions, Limits, Sample, SampleDecoder
+from blockdraft_bench.engine.samples import Completions, Limits, SampleDecoder, SampleRequest
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.prompts import Prompt
+from blockdraft_bench.prompts import SamplePrompt
 from blockdraft_bench.provenance import versions
-from blockdraft_bench.result import Result, Row, number, page, table
+from blockdraft_bench.result import Result, ResultRow, number, page, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import ProcessorSettings
 from blockdraft_bench.statistics import median
@@ -58,7 +58,7 @@ def measure(settings: ProcessorSettings, run: Run) -> Result:
     return Result({"date": date}, rows, page(matrix(rows, date, run.commit)), None)
 
 
-def _in_own_process(settings: ProcessorSettings, cores: int | None) -> Row:
+def _in_own_process(settings: ProcessorSettings, cores: int | None) -> ResultRow:
     limit = None
     if cores is not None:
         # Before jax is imported: how many threads compute is settled when it starts.
@@ -68,7 +68,7 @@ def _in_own_process(settings: ProcessorSettings, cores: int | None) -> Row:
         return executor.submit(measure_here, settings).result()
 
 
-def measure_here(settings: ProcessorSettings) -> Row:
+def measure_here(settings: ProcessorSettings) -> ResultRow:
     """Measure a row with the cores that this process may use."""
     if jax.default_backend() != "cpu":
         raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
@@ -123,16 +123,16 @@ def _answer(target: Path, engine: InProcessDecoder) -> list[Completions]:
     tokenizer = load_tokenizer(target)
     prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": DEFAULT_PROMPT}]))
     limits = Limits(MAX_TOKENS, frozenset(tokenizer.eos_token_ids))
-    request = limits.request("demo", Prompt("demo", prompt))
+    request = limits.request("demo", SamplePrompt("demo", prompt))
     plain = functools.partial(engine.decode_alone, max_draft_tokens=0)
     decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
-    rounds = [Sample("demo", number, request) for number in range(ROUNDS)]
+    rounds = [SampleRequest("demo", number, request) for number in range(ROUNDS)]
     completions: list[Completions] = []
     decoder((PLAIN, DRAFTED), rounds, lambda _, pair: completions.append(pair))
     return completions
 
 
-def matrix(rows: Sequence[Row], date: str, commit: str | None) -> str:
+def matrix(rows: Sequence[ResultRow], date: str, commit: str | None) -> str:
     """Return the table; its rows are as those of docs/benchmarks.md."""
     head, dash, rest = (commit or "unknown").partition("-")
     named = []

@@ -12,7 +12,7 @@ from blockdraft_models.weights.resolve import resolve_target
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class SamplePrompt:
     """A sample as the target sees it: up to where the completion starts, chat template included."""
 
     sample_id: str
@@ -24,11 +24,11 @@ class PromptSet:
     """The prompts chosen from one dataset."""
 
     dataset: str
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[SamplePrompt, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPrompts:
     """A target, its tokenizer, and the prompts of each dataset."""
 
     target: Path
@@ -46,7 +46,7 @@ class Prepared:
         return frozenset(self.tokenizer.eos_token_ids)
 
 
-def prepare(settings: PromptSettings) -> Prepared:
+def prepare(settings: PromptSettings) -> PreparedPrompts:
     """Return the prompts that the settings choose from their datasets."""
     datasets = read_datasets(settings.dataset, settings.datasets_dir)
     keep_executables()
@@ -57,13 +57,13 @@ def prepare(settings: PromptSettings) -> Prepared:
     for dataset in datasets:
         chosen = choose_samples(dataset.samples, settings.samples, settings.seed)
         prompts = [
-            Prompt(
+            SamplePrompt(
                 sample.sample_id, chat_prompt(sample.text, tokenizer, settings.max_prompt_tokens)
             )
             for sample in chosen
         ]
         prompt_sets.append(PromptSet(dataset.name, tuple(prompts)))
-    return Prepared(target, tokenizer, prompt_sets)
+    return PreparedPrompts(target, tokenizer, prompt_sets)
 
 
 def chat_prompt(text: str, tokenizer: Tokenizer, max_tokens: int) -> tuple[int, ...]:

@@ -62,8 +62,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
-    """The model that drafts."""
+class DrafterIdentity:
+    """The identity of the model that drafts."""
 
     method: str
     fingerprint: str

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from blockdraft_bench.statistics import Estimate
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 Cell = str | int | float | Estimate | None
 INTERVALS_NOTE = "Brackets hold 95 % intervals and n, the number of completions they rest on."
 BAR_SPACE = 0.8
@@ -27,7 +27,7 @@ class Result:
     """The result of a measurement: facts, such as its target, rows, a page and a figure."""
 
     facts: Mapping[str, Any]
-    results: Sequence[Row]
+    results: Sequence[ResultRow]
     page: str
     figure: Figure | None
 
@@ -43,7 +43,7 @@ def _spread(value: Any) -> Any:
         return [_spread(item) for item in value]
     if not isinstance(value, Mapping):
         return msgspec.to_builtins(value)
-    spread: Row = {}
+    spread: ResultRow = {}
     for name, item in value.items():
         several = isinstance(item, tuple) and item and isinstance(item[0], Estimate)
         if isinstance(item, Estimate):
@@ -103,12 +103,14 @@ def _text(value: int | float | Estimate | None) -> str:
     return str(value) if isinstance(value, int) else number(value)
 
 
-def draw(rows: Sequence[Row], x: str, y: str, by: Sequence[str], *, log: bool = False) -> Figure:
+def draw(
+    rows: Sequence[ResultRow], x: str, y: str, by: Sequence[str], *, log: bool = False
+) -> Figure:
     """Draw bars over names, or curves over numbers; those of one colour share the columns `by`.
 
     Rows that have no number are left out. Intervals and quartiles are drawn, too.
     """
-    series: dict[str, list[Row]] = {}
+    series: dict[str, list[ResultRow]] = {}
     for row in rows:
         if row[y] is not None:
             label = ", ".join(f"{name} {_short(row[name])}" for name in by)

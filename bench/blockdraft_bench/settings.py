@@ -20,11 +20,11 @@ LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its ancho
 POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole draft"
 TARGET_SHAPE = "target"
 
-DraftMethod = Literal[
+DraftMethodName = Literal[
     "plain", "dflash", "eagle3", "prompt-lookup", "dflash+prompt-lookup", "eagle3+prompt-lookup"
 ]
 TransportName = Literal["shared-memory", "unix", "tcp"]
-PeerName = Literal["llama.cpp", "transformers"]
+PeerProgram = Literal["llama.cpp", "transformers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class DecodeSettings:
     """Settings of `bench decode`."""
 
     prompts: PromptSettings = group(PromptSettings)
-    method: tuple[DraftMethod, ...] = setting(
+    method: tuple[DraftMethodName, ...] = setting(
         (),
         "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
         "measured; `prompt-lookup` drafts from earlier text alone, or beside a drafter",
@@ -140,7 +140,7 @@ class PeersSettings:
     prompts: PromptSettings = group(PromptSettings)
     rounds: int = setting(7, "how often every decoder answers every prompt", minimum=1)
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
-    peer: tuple[PeerName, ...] = setting(
+    peer: tuple[PeerProgram, ...] = setting(
         ("llama.cpp", "transformers"),
         "one or both; what is not there yet is fetched into the cache folder",
         distinct=True,

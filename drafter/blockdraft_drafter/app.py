@@ -18,7 +18,7 @@ from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.start import begin_learning, make_learner
 from blockdraft_drafter.metrics import DrafterMetrics
@@ -91,7 +91,7 @@ class DrafterApp:
         folder = socket_folder(settings.process.address)
         self.service = DrafterService(self._metrics, folder, self._fail)
         self._counts = LearningMetrics(registry, self.service.show_build)
-        self._learner: Learner | None = None
+        self._learner: ServingLearner | None = None
         self._learning: asyncio.Task[None] | None = None
 
     def register(self, server: grpc.aio.Server) -> None:

@@ -68,7 +68,7 @@ class DraftRow:
     recycled: Recycled = NOTHING_RECYCLED  # since the last draft
 
 
-Draft = tuple[int, ...]
+DraftTokens = tuple[int, ...]
 """The drafted tokens of one row, each after the one before."""
 
 
@@ -94,7 +94,7 @@ class DraftMethod(Protocol):
     def warm_up(self) -> None:
         """Compile every shape that `step` can meet and measure the steps."""
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         """Append each row's features to its slot, then draft for the rows that ask for it.
 
         The rows are at most max_sequences. There is one draft per row, in order, empty for a row

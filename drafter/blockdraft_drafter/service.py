@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 
-from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.requests import data_type
@@ -42,7 +42,7 @@ class LoadedMethod:
     method: DraftMethod
     pool: SlotPool
     target_fingerprint: str
-    learner: Learner | None = None
+    learner: ServingLearner | None = None
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):

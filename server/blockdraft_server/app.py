@@ -26,7 +26,7 @@ from blockdraft_runtime.event_loop import HeldLoop
 from blockdraft_runtime.process import serve
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
 from blockdraft_runtime.status import add_strictly
-from blockdraft_server.keys import ApiKeys, AuthInterceptor, Keys, parse_keys
+from blockdraft_server.keys import ApiKeys, AuthInterceptor, TenantsByKey, parse_keys
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import longest_token_bytes
 from blockdraft_server.routing.places import Places, Resolve, resolve
@@ -261,7 +261,7 @@ async def run_server(settings: ServerSettings, traces: Traces) -> None:
     )
 
 
-def _key_file(path: Path) -> Reloaded[Keys]:
+def _key_file(path: Path) -> Reloaded[TenantsByKey]:
     name = f"{path} of --api-key-file"
     return Reloaded(name, [path], lambda: parse_keys(path.read_text(encoding="utf-8")))
 

@@ -13,7 +13,7 @@ from blockdraft_runtime.status import ServiceError, abort
 Metadata = Collection[tuple[str, str | bytes]]
 """The metadata of a call: names, in lower case, and values."""
 
-Keys = Mapping[bytes, "Tenant"]
+TenantsByKey = Mapping[bytes, "Tenant"]
 """The tenants, by the digests of their keys."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -145,7 +145,7 @@ def _named(name: str, word: str, *limits: str) -> tuple[bytes, Tenant]:
 class ApiKeys:
     """The valid keys, by their digests."""
 
-    def __init__(self, current: Callable[[], Keys] | None = None) -> None:
+    def __init__(self, current: Callable[[], TenantsByKey] | None = None) -> None:
         """Accept the keys that `current` returns at the time; None accepts every call."""
         self._current = current
 

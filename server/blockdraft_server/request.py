@@ -34,7 +34,7 @@ MAX_PENALTY = 2
 MAX_COMPLETIONS = 16
 """Most completions of one prompt that a request may ask for, `n`."""
 
-GenerationRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
+InferenceRequest = inference_pb2.GenerateRequest | inference_pb2.StreamGenerateRequest
 
 
 def check_model(name: str, served: str) -> None:
@@ -49,7 +49,7 @@ def check_model(name: str, served: str) -> None:
         )
 
 
-def check_request(request: GenerationRequest) -> None:
+def check_request(request: InferenceRequest) -> None:
     """Check the ranges of everything but the prompt."""
     sampling, draft = request.sampling, request.speculation.max_draft_tokens
     temperature, top_p = sampling.temperature, sampling.top_p
@@ -95,7 +95,7 @@ def _check_rules(sampling: inference_pb2.SamplingOptions) -> None:
 
 
 def sequence_request(
-    request: GenerationRequest,
+    request: InferenceRequest,
     prompt_token_ids: Sequence[int],
     limits: ModelLimits,
     eos_token_ids: Collection[int],

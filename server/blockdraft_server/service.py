@@ -24,7 +24,7 @@ from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
-    GenerationRequest,
+    InferenceRequest,
     check_model,
     check_request,
     prompt_too_long,
@@ -198,7 +198,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     async def messages(
         self,
-        request: GenerationRequest,
+        request: InferenceRequest,
         metadata: Metadata | None,
         remaining: float | None,
         shared: SharedRequest | None = None,
@@ -262,12 +262,12 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                             trace_end(message.usage)
                         yield message
 
-    def _shared(self, request: GenerationRequest) -> SharedRequest:
+    def _shared(self, request: InferenceRequest) -> SharedRequest:
         max_bytes, pool = self._limits.max_prompt_bytes, self._pool
         return SharedRequest(request, max_bytes, lambda: pool.ready_limits, self._threads)
 
     def _messages_of(
-        self, request: GenerationRequest, context: Context
+        self, request: InferenceRequest, context: Context
     ) -> AsyncGenerator[inference_pb2.StreamGenerateResponse, None]:
         return self.messages(request, context.invocation_metadata(), context.time_remaining())
 
@@ -282,7 +282,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return self._tokenizer
 
 
-def _continues(request: GenerationRequest) -> bool:
+def _continues(request: InferenceRequest) -> bool:
     """Return whether a completion keeps a space at its beginning, as text after other text does.
 
     A constrained completion keeps it too: its text is exactly what the constraint allows.

@@ -10,7 +10,7 @@ from blockdraft_runtime.event_loop import aside
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
-    GenerationRequest,
+    InferenceRequest,
     check_length,
     sequence_request,
     with_next_seed,
@@ -25,7 +25,7 @@ class SharedRequest:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        request: InferenceRequest,
         max_prompt_bytes: int,
         limits: Callable[[], ModelLimits],
         threads: Executor,

@@ -10,10 +10,10 @@ from flax import nnx
 from tests.fakes.drafting import ScriptedMethod
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.engine.decoding import InProcessDecoder
 from blockdraft_bench.engine.samples import Answered, Limits
-from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.prompts import PromptSet, SamplePrompt
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_models.decoder.model import Decoder
@@ -37,8 +37,8 @@ ENGINE = EngineSettings(
 PROMPTS = PromptSet(
     "tiny",
     (
-        Prompt("short", tuple(range(40, 45))),
-        Prompt("long", tuple(range(60, 120))),
+        SamplePrompt("short", tuple(range(40, 45))),
+        SamplePrompt("long", tuple(range(60, 120))),
     ),
 )
 # The token after the prompt, then four whole blocks.
@@ -70,13 +70,13 @@ class ScriptedPair:
         right: Right,
         prompts: PromptSet = PROMPTS,
         limits: Limits = LIMITS,
-    ) -> list[Completion]:
+    ) -> list[CompletionRecord]:
         """Draft so many right tokens after each offset of a completion; return the completions."""
         requests = [
             replace(limits.request(prompts.dataset, prompt), max_draft_tokens=0)
             for prompt in prompts.prompts
         ]
-        found: dict[int, Completion] = {}
+        found: dict[int, CompletionRecord] = {}
         self.decoder.decode(requests, found.__setitem__)
         known = {
             len(request.prompt) + offset: (index, offset)
@@ -130,11 +130,11 @@ def decoded_answer(
     decode: float,
     tokens: tuple[int, ...],
     steps: tuple[tuple[int, int], ...],
-) -> Completion:
-    return Completion(tokens, steps, False, ttft, decode)
+) -> CompletionRecord:
+    return CompletionRecord(tokens, steps, False, ttft, decode)
 
 
-def decoded_set(*samples: dict[str, Completion], temperature: float = 0.0) -> Answered:
+def decoded_set(*samples: dict[str, CompletionRecord], temperature: float = 0.0) -> Answered:
     """Return samples s0, s1, ... with these completions by method."""
     requests = tuple(GenerationRequest(f"s{index}", (1, 2)) for index in range(len(samples)))
     completions = {method: [each[method] for each in samples] for method in samples[0]}

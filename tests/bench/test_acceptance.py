@@ -22,25 +22,25 @@ from tests.bench.support import (
 
 from blockdraft_bench import acceptance
 from blockdraft_bench.acceptance import acceptance_table, in_groups, summarize
-from blockdraft_bench.completions import DRAFTED, PLAIN, Completion
-from blockdraft_bench.engine.samples import CompletionStore, Limits, Sample, answer_all
+from blockdraft_bench.completions import DRAFTED, PLAIN, CompletionRecord
+from blockdraft_bench.engine.samples import CompletionStore, Limits, SampleRequest, answer_all
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.prompts import PromptSet, SamplePrompt
 from blockdraft_bench.provenance import digest
-from blockdraft_bench.result import Row
+from blockdraft_bench.result import ResultRow
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import AcceptanceSettings, PromptSettings
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 
 
-def completion(*accepted: int, tokens: tuple[int, ...] = (1,)) -> Completion:
-    return Completion(tokens, tuple((3, count) for count in accepted), stopped=False)
+def completion(*accepted: int, tokens: tuple[int, ...] = (1,)) -> CompletionRecord:
+    return CompletionRecord(tokens, tuple((3, count) for count in accepted), stopped=False)
 
 
 def by_hand(
-    drafted: list[Completion], plain: list[Completion] | None = None, length: int = 3
-) -> Row:
+    drafted: list[CompletionRecord], plain: list[CompletionRecord] | None = None, length: int = 3
+) -> ResultRow:
     pairs = zip(drafted, plain or drafted, strict=True)
     samples = [{DRAFTED: one, PLAIN: other} for one, other in pairs]
     return summarize(decoded_set(*samples, temperature=1.0), length, seed=0)
@@ -83,7 +83,7 @@ def test_each_position_rests_on_the_answers_that_reached_it() -> None:
 
 
 def test_without_whole_drafts_there_is_nothing_to_say() -> None:
-    row = by_hand([Completion((1, 2), ((1, 1),), False)] * 2, length=2)
+    row = by_hand([CompletionRecord((1, 2), ((1, 1),), False)] * 2, length=2)
     assert row["steps"] == 0
     assert row["acceptance_length"] == Estimate(None, None, 0)
     assert row["acceptance_per_position"] == (Estimate(None, None, 0),) * 2
@@ -103,14 +103,14 @@ def measure(
     draft_length: int = DRAFT_LENGTH,
     temperature: float = 0.0,
     on_completion: Callable[[str], None] = lambda dataset: None,
-) -> Row:
+) -> ResultRow:
     [answered] = answer_all(
         [prompts],
         [temperature],
         limits,
         [(DRAFTED,), (PLAIN,)],
         in_groups(pair.decoder, {DRAFTED: draft_length, PLAIN: 0}, top_p=1.0),
-        store or ResultStore(dict[str, Completion], "x", Path(os.devnull)),
+        store or ResultStore(dict[str, CompletionRecord], "x", Path(os.devnull)),
         many_at_a_time=True,
         on_completions=on_completion,
     )
@@ -178,7 +178,7 @@ def test_the_verification_that_ends_in_a_stop_token_does_not_count(
 ) -> None:
     # A completion with many different tokens. With a perfect drafter its tokens 5 to 8 are a block,
     # so that the stop token is the first one drafted, or the target's own at the end.
-    prompts = PromptSet("tiny", (Prompt("one", tuple(range(0, 19 * 7, 7))),))
+    prompts = PromptSet("tiny", (SamplePrompt("one", tuple(range(0, 19 * 7, 7))),))
     [whole] = pair.script(lambda offset: 0, prompts=prompts)
     assert whole.token_ids[end] not in whole.token_ids[:end]
     limits = replace(LIMITS, stop_token_ids=frozenset({whole.token_ids[end]}))
@@ -194,7 +194,7 @@ def test_the_seed_decides_what_is_sampled(pair: ScriptedPair, tmp_path: Path) ->
 
     def completions(seed: int, prompts: PromptSet) -> set[tuple[int, ...]]:
         path = tmp_path / f"{seed}-{len(prompts.prompts)}.jsonl"
-        store: CompletionStore = ResultStore(dict[str, Completion], "x", path)
+        store: CompletionStore = ResultStore(dict[str, CompletionRecord], "x", path)
         row = measure(pair, prompts, replace(LIMITS, seed=seed), store, temperature=1.0)
         assert (row["temperature"], row["identical_share"]) == (1.0, 1.0)
         records = [json.loads(line)["record"] for line in path.read_text("utf-8").splitlines()]
@@ -214,7 +214,7 @@ def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
         patch.setattr(
             pair.decoder, "decode", lambda requests, on_completion: asked.extend(requests)
         )
-        decode((PLAIN,), [Sample("tiny", 0, request)], lambda index, found: None)
+        decode((PLAIN,), [SampleRequest("tiny", 0, request)], lambda index, found: None)
     [one] = asked
     assert one.sampling == replace(request.sampling, top_p=0.5)
     assert one.max_draft_tokens == 0
@@ -222,7 +222,7 @@ def test_the_nucleus_is_part_of_the_question(pair: ScriptedPair) -> None:
 
 def test_many_prompts_of_other_lengths_all_get_their_answers(pair: ScriptedPair) -> None:
     pair.method.draft = lambda position, anchor, length: [anchor] * length
-    prompts = [Prompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
+    prompts = [SamplePrompt(f"p{i}", tuple(range(1 + i, 4 + 7 * i))) for i in range(9)]
     done: list[str] = []
     limits = replace(LIMITS, max_tokens=8)
     row = measure(pair, PromptSet("many", tuple(prompts)), limits, on_completion=done.append)
@@ -234,7 +234,7 @@ def test_an_interrupted_measurement_goes_on(pair: ScriptedPair, tmp_path: Path) 
     path = tmp_path / "samples.jsonl"
 
     def store() -> CompletionStore:
-        return ResultStore(dict[str, Completion], "x", path)
+        return ResultStore(dict[str, CompletionRecord], "x", path)
 
     pair.script(lambda offset: DRAFT_LENGTH)
     whole = measure(pair)

@@ -8,7 +8,7 @@ import pytest
 
 from blockdraft_bench.datasets import (
     Dataset,
-    Sample,
+    DatasetSample,
     choose_samples,
     find_dataset,
     read_dataset,
@@ -25,7 +25,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 def test_reads_the_first_turns(tmp_path: Path) -> None:
-    expected = Dataset("gsm8k", (Sample("a", "one"), Sample("b", "three")))
+    expected = Dataset("gsm8k", (DatasetSample("a", "one"), DatasetSample("b", "three")))
     lines = [json.dumps(row) for row in ROWS]
     assert read_dataset(write(tmp_path / "gsm8k.jsonl", *lines)) == expected
     with gzip.open(tmp_path / "gsm8k.jsonl.gz", "wt", encoding="utf-8") as file:
@@ -94,7 +94,7 @@ def test_refuses_empty_and_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_chosen_rows_are_spread_over_the_file() -> None:
-    samples = [Sample(str(i), "x") for i in range(100)]
+    samples = [DatasetSample(str(i), "x") for i in range(100)]
     for seed in range(5):
         chosen = [int(sample.sample_id) for sample in choose_samples(samples, 10, seed)]
         assert [index // 10 for index in chosen] == list(range(10))

@@ -11,7 +11,7 @@ import pytest
 from tests.bench.support import decoded_answer, decoded_set
 
 from blockdraft_bench.decode import averages, divergence_line, speed_table, summarize
-from blockdraft_bench.result import Row
+from blockdraft_bench.result import ResultRow
 from blockdraft_bench.statistics import Estimate
 from blockdraft_bench.store import ResultStore
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -186,7 +186,7 @@ def test_table() -> None:
 )
 def test_divergences_in_words(margins: list[float], method: str, line: str) -> None:
     found = [{"logit_margin": margin} for margin in margins]
-    row: Row = {"method": method, "samples": 2, "divergences": found}
+    row: ResultRow = {"method": method, "samples": 2, "divergences": found}
     said = divergence_line([row])
     assert said.startswith(line)
     if margins:

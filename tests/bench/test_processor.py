@@ -12,7 +12,7 @@ import pytest
 
 from blockdraft_bench import processor
 from blockdraft_bench.processor import matrix, measure_here
-from blockdraft_bench.result import Row
+from blockdraft_bench.result import ResultRow
 from blockdraft_bench.settings import ProcessorSettings
 from blockdraft_client.cli.main import main
 from blockdraft_models import precision
@@ -35,7 +35,7 @@ def settings(target: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return ProcessorSettings(target=str(target), drafter="random", quick=True)
 
 
-def row_here(settings: ProcessorSettings) -> Row:
+def row_here(settings: ProcessorSettings) -> ResultRow:
     """Return a row without measuring anything, but for the cores that there are."""
     assert settings.quick
     return {**ROW, "processor": this_processor()}
@@ -114,7 +114,7 @@ def test_takes_no_other_device(
         measure_here(settings)
 
 
-ROW: Row = {
+ROW: ResultRow = {
     "processor": Processor("Xeon", ("avx512_bf16", "amx_bf16"), 2),
     "auto": "bfloat16",
     "self_test": "exact in bfloat16: all 35 step shapes are batch-invariant",

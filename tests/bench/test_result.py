@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from blockdraft_bench.provenance import Target, digest
 from blockdraft_bench.result import (
-    Row,
+    ResultRow,
     bullets,
     draw,
     number,
@@ -21,7 +21,7 @@ from blockdraft_bench.result import (
 )
 from blockdraft_bench.statistics import Estimate
 
-ROW: Row = {
+ROW: ResultRow = {
     "dataset": "gsm8k",
     "length": Estimate(2.5, (2.0, 3.0), 9),
     "shares": (Estimate(0.5, (0.25, 0.75), 9), Estimate(None, None, 0)),
@@ -124,7 +124,7 @@ def test_no_interval_has_no_range(measured: object) -> None:
 
 
 def test_bars_over_names_and_curves_over_numbers() -> None:
-    rows: list[Row] = [
+    rows: list[ResultRow] = [
         {"set": name, "k": float(k), "T": 0.5, "speed": k if name == "a" else None}
         for name in "ab"
         for k in (1, 2)

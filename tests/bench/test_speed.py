@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.bench.support import decoded_answer, decoded_set
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.decode import averages, summarize
-from blockdraft_bench.result import Row
+from blockdraft_bench.result import ResultRow
 from blockdraft_bench.statistics import Estimate
 
 # Plain: 4 tokens in 2 s, 2 tokens in 2 s. Drafted: 4 in 1 s, 2 in 0.5 s, over 2 + 1 steps.
@@ -22,7 +22,7 @@ SECOND = {
 }
 
 
-def summary(method: str, *samples: dict[str, Completion], draft_length: int = 3) -> Row:
+def summary(method: str, *samples: dict[str, CompletionRecord], draft_length: int = 3) -> ResultRow:
     return summarize(decoded_set(*samples), method, draft_length, seed=0)
 
 

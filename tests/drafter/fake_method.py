@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockdraft_drafter.method import Draft, DraftCacheLostError, DraftRow, MethodSpec
+from blockdraft_drafter.method import DraftCacheLostError, DraftRow, DraftTokens, MethodSpec
 
 SPEC = MethodSpec(
     name="fake",
@@ -45,7 +45,7 @@ class FakeMethod:
     def warm_up(self) -> None:
         pass
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         self.steps += 1
         self.last_rows = rows
         if self.fail_next:

@@ -17,7 +17,7 @@ from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.samples import SampleStore, TrainingSample
 from blockdraft_drafter.learning.trials import ENOUGH_DRAFTS, has_served
@@ -48,7 +48,7 @@ class Learning:
     loaded: LoadedMethod
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> ServingLearner:
         assert self.loaded.learner is not None
         return self.loaded.learner
 

@@ -20,7 +20,7 @@ from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_t
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.engine.listeners import Listener, StepEnd, TokensGained
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 from blockdraft_verifier.service import Loaded, VerifierService
 
 PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 24
@@ -62,7 +62,9 @@ def overtaken(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[int, list
     """
     submit, found, ended = engine.submit, defaultdict[int, list[int]](list), 0
 
-    def watched(request: GenerationRequest, listener: Listener, on_step_end: StepEnd) -> Sequence:
+    def watched(
+        request: GenerationRequest, listener: Listener, on_step_end: StepEnd
+    ) -> TokenSequence:
         before = ended
 
         def told(event: TokensGained) -> None:

@@ -26,7 +26,7 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 BLOCK, CONTEXT, PAGE_SIZE, RUNS = 16, 1024, 32, 40
 
@@ -38,7 +38,7 @@ def drafted_row(number: int) -> Row:
     """Return a block of drafts after a context."""
     pages = CONTEXT // PAGE_SIZE + 1
     request = GenerationRequest("measured", (1,) * (CONTEXT + 1))
-    sequence = Sequence(number, request, 0.0, pages=[number * pages + i for i in range(pages)])
+    sequence = TokenSequence(number, request, 0.0, pages=[number * pages + i for i in range(pages)])
     return Row(sequence, CONTEXT, (1,) * BLOCK, BLOCK - 1)
 
 

@@ -22,7 +22,7 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3, Eagle3
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import DraftRow, DraftTokens
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.weights.loading import EmbeddingAndHead
@@ -89,7 +89,7 @@ METHODS: dict[str, Callable[[DecoderConfig, Placement | None], CompiledMethod]] 
 }
 
 
-def drafts(method: CompiledMethod) -> list[Draft]:
+def drafts(method: CompiledMethod) -> list[DraftTokens]:
     """Draft for two sequences, one beyond a chunk of context, after appends of several sizes."""
     rng = np.random.default_rng(2)
     drafts = []

@@ -36,7 +36,7 @@ from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 BUCKET = Bucket(2, 8, 8)
@@ -99,7 +99,7 @@ def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:
     sampled = Sampling(temperature=0.7, top_p=0.9, seed=5)
     prompts = [tuple(rng.integers(0, vocab_size, 16).tolist()) for _ in range(2)]
     first, second = (
-        Sequence(index, GenerationRequest("s", prompts[index], sampling=sampling), 0.0)
+        TokenSequence(index, GenerationRequest("s", prompts[index], sampling=sampling), 0.0)
         for index, sampling in enumerate((Sampling(), sampled))
     )
     first.pages, second.pages = [9, 3, 0, 7], [2, 8, 15, 1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.learning.learner import StreamLearner
-from blockdraft_drafter.method import Draft, DraftMethod, DraftRow, MethodSpec
+from blockdraft_drafter.method import DraftMethod, DraftRow, DraftTokens, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -70,7 +70,7 @@ class ScriptedMethod:
     def warm_up(self) -> None:
         """Nothing to compile."""
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         """Append, then draft by script."""
         drafts = []
         for row in rows:

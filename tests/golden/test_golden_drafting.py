@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
 from blockdraft_drafter.app import load_method
 from blockdraft_models.weights.loading import load_decoder
@@ -89,14 +89,16 @@ def load(target: str, drafter: str) -> InProcessDecoder:
     return InProcessDecoder(decoder, checkpoint, drafting, ENGINE)
 
 
-def completion_of(decoder: InProcessDecoder, sequence: dict[str, Any], extra: int) -> Completion:
+def completion_of(
+    decoder: InProcessDecoder, sequence: dict[str, Any], extra: int
+) -> CompletionRecord:
     """Decode so far that no draft of the golden rounds is cut short by the end."""
     request = GenerationRequest(
         "golden",
         tuple(sequence["prompt"]),
         max_output_tokens=len(sequence["tokens"]) + extra,
     )
-    completions: list[Completion] = []
+    completions: list[CompletionRecord] = []
     decoder.decode([request], lambda index, completion: completions.append(completion))
     [completion] = completions
     return completion

@@ -14,7 +14,7 @@ from blockdraft_aot.compiled import Compiled, compile_and_read
 from blockdraft_aot.model_shapes import SHAPES
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_drafter.compiled.definition import DraftConfig
-from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, Kind
+from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, ProgramKind
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of
@@ -54,7 +54,7 @@ def programs(config: DraftConfig, chips: Topology, target: DecoderConfig = TARGE
     )
 
 
-def compiled(programs: DraftPrograms, kind: Kind, size: int, chips: Topology) -> Compiled:
+def compiled(programs: DraftPrograms, kind: ProgramKind, size: int, chips: Topology) -> Compiled:
     found = compile_and_read(programs.lower(kind, size))
     used = found.argument_bytes + found.temporary_bytes + found.result_bytes + found.code_bytes
     assert used < chips.memory_bytes

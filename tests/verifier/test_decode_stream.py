@@ -21,7 +21,7 @@ from blockdraft_verifier.decode_stream import MAX_REFUSED, DecodeStream
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 # A step takes them both: together they fill a power of two.
 PROMPTS = ((1, 2, 3, 4), (4, 5, 6, 7))
@@ -47,7 +47,7 @@ def submit(
     grammar: LLMatcher | None,
     listener: Listener,
     on_step_end: StepEnd,
-) -> Sequence:
+) -> TokenSequence:
     """Take any request but one without a prompt."""
     if not request.prompt_token_ids:
         raise invalid_argument("prompt_token_ids", "the prompt is empty")

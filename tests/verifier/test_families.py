@@ -12,7 +12,7 @@ from tests.verifier.support import TINY_ENGINE, decode, link_to, make_engine, ra
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 
@@ -26,7 +26,7 @@ def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> 
     rng = np.random.default_rng(0)
     pages = rng.permutation(NUM_PAGES).tolist()
     sequences = [
-        Sequence(index, GenerationRequest("s", tuple(tokens)), 0.0)
+        TokenSequence(index, GenerationRequest("s", tuple(tokens)), 0.0)
         for index, tokens in enumerate(golden["token_ids"].tolist())
     ]
     for index, sequence in enumerate(sequences):

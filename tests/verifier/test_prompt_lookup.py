@@ -15,7 +15,7 @@ from blockdraft_verifier.prompt_lookup import (
     SHORTEST_MATCH,
     IndexedText,
     Match,
-    Outcome,
+    PredictionOutcome,
     PromptLookup,
     RecentCompletions,
     RecentOfTenants,
@@ -52,7 +52,7 @@ class Own:
         self.text = IndexedText(tokens)
         self.prompt_lookup = PromptLookup(tokens)
 
-    def search(self, candidates: int = module.CANDIDATES) -> Outcome | None:
+    def search(self, candidates: int = module.CANDIDATES) -> PredictionOutcome | None:
         """Search among so many candidates."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(module, "CANDIDATES", candidates)
@@ -159,7 +159,7 @@ def test_an_outcome_says_how_far_a_prediction_went() -> None:
     assert own.search() is None
     assert own.prompt_lookup.continuation(1) == (3,)
     tokens += [3, 4, 8]
-    assert own.search() == Outcome(2, right=2, missed=True)
+    assert own.search() == PredictionOutcome(2, right=2, missed=True)
     assert own.prompt_lookup.match is None
 
 
@@ -175,7 +175,7 @@ def test_a_match_is_followed_though_nothing_was_indexed_since() -> None:
         assert match.length == min(step, LONGEST_MATCH)
         assert own.prompt_lookup.continuation(4) == tuple(text[step : step + 4])
         tokens += text[step : step + 4]
-        assert own.search() == Outcome(min(step, LONGEST_MATCH), right=4, missed=False)
+        assert own.search() == PredictionOutcome(min(step, LONGEST_MATCH), right=4, missed=False)
 
 
 @given(
@@ -197,7 +197,7 @@ def test_outcomes_agree_with_what_was_predicted(text: list[int], steps: list[int
             assert outcome is None
         else:
             right = next((i for i, token in enumerate(new) if predicted[i] != token), len(new))
-            assert outcome == Outcome(match.length, right, missed=right < len(new))
+            assert outcome == PredictionOutcome(match.length, right, missed=right < len(new))
 
 
 COMPLETIONS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=6)
@@ -244,7 +244,7 @@ def test_outcomes_in_recent_completions_end_with_them(
             right = next(
                 (i for i, token in enumerate(new) if predicted[i : i + 1] != (token,)), len(new)
             )
-            assert outcome == Outcome(match.length, right, missed=right < len(new))
+            assert outcome == PredictionOutcome(match.length, right, missed=right < len(new))
 
 
 @given(st.lists(st.integers(0, 60), max_size=60), st.integers(1, 40))

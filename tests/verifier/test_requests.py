@@ -16,7 +16,7 @@ from blockdraft_verifier.scheduling.sequence import (
     FinishReason,
     GenerationRequest,
     RankedLogProbs,
-    Sequence,
+    TokenSequence,
     Usage,
 )
 
@@ -179,9 +179,9 @@ def test_a_prompt_without_room_for_a_token(prompt: int, emitted: int) -> None:
     }
 
 
-def finished_sequence() -> Sequence:
+def finished_sequence() -> TokenSequence:
     request = GenerationRequest("r", (1, 2, 3), emitted=(4, 5))
-    sequence = Sequence(1, request, arrival_time=10.0)
+    sequence = TokenSequence(1, request, arrival_time=10.0)
     sequence.tokens += [6, 7, 8, 9]
     sequence.usage = Usage(
         cached_prompt_tokens=4,
@@ -232,7 +232,7 @@ def test_usage_by_hand() -> None:
 
 
 def test_times_that_never_came_are_zero() -> None:
-    sequence = Sequence(1, GenerationRequest("r", (1,)), arrival_time=10.0)
+    sequence = TokenSequence(1, GenerationRequest("r", (1,)), arrival_time=10.0)
     usage = usage_message(sequence)
     assert usage.queue_time.ToNanoseconds() == 0
     assert usage.prefill_time.ToNanoseconds() == 0

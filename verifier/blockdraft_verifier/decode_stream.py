@@ -17,7 +17,7 @@ from blockdraft_verifier.grammars.compilation import FIELD
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.requests import add_step
 from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MAX_MESSAGE_TOKENS = 16384
 # Refusals of about 2 kB that have not been sent: with so many, a server's requests are not read.
 MAX_REFUSED = 256
 
-Submit = Callable[[pb.SequenceRequest, LLMatcher | None, Listener, StepEnd], Sequence]
+Submit = Callable[[pb.SequenceRequest, LLMatcher | None, Listener, StepEnd], TokenSequence]
 
 _GRAMMAR_FAILED = ServiceError(
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -47,8 +47,8 @@ class DecodeStream:
     def __init__(
         self,
         submit: Submit,
-        cancel: Callable[[Sequence], None],
-        resume: Callable[[Sequence, Grammar], None],
+        cancel: Callable[[TokenSequence], None],
+        resume: Callable[[TokenSequence, Grammar], None],
         grammars: GrammarCompiler,
     ) -> None:
         """Begin without sequences, on the running event loop."""
@@ -58,7 +58,7 @@ class DecodeStream:
         self._grammars = grammars
         self._loop = asyncio.get_running_loop()
         # Sequences whose last message has not been sent.
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, TokenSequence] = {}
         self._refused: dict[int, ServiceError] = {}
         # Requests whose grammars are being compiled.
         self._compiling: dict[int, asyncio.Task[None]] = {}

@@ -135,8 +135,8 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Outcome of a prediction, whether or not it was verified."""
+class PredictionOutcome:
+    """The outcome of a prediction, whether or not it was verified."""
 
     match_length: int  # tokens that had agreed when it was made
     right: int  # tokens that came as predicted
@@ -151,7 +151,7 @@ class PromptLookup:
         self._tokens = tokens
         self.match: Match | None = None
 
-    def search(self, text: IndexedText) -> Outcome | None:
+    def search(self, text: IndexedText) -> PredictionOutcome | None:
         """Find the present match in a text, and return the outcome of the previous one.
 
         None if there was no match, or no token came since.
@@ -163,7 +163,7 @@ class PromptLookup:
             if not added:
                 return None
             right = self._right(previous)
-            outcome = Outcome(previous.length, right, missed=right < added)
+            outcome = PredictionOutcome(previous.length, right, missed=right < added)
             if not outcome.missed:
                 length = min(previous.length + right, LONGEST_MATCH)
                 followed = Match(length, previous.text, previous.position + right, end)

@@ -21,8 +21,8 @@ from blockdraft_verifier.scheduling.sequence import (
     FinishReason,
     GenerationRequest,
     RankedLogProbs,
+    TokenSequence,
 )
-from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
 
 MAX_SALT_BYTES = 64
 # Twice as many as a caller may name: each may have other tokens after a space.
@@ -168,7 +168,7 @@ def _check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None
             )
 
 
-def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Decoded) -> None:
+def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: TokenSequence) -> None:
     """Append what a step gained to a message that holds the steps before it, if any."""
     message.token_ids.extend(event.token_ids)
     message.step_sizes.append(len(event.token_ids))
@@ -181,7 +181,7 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: Decoded)
         message.usage.CopyFrom(usage_message(sequence))
 
 
-def usage_message(sequence: Decoded) -> pb.TokenUsage:
+def usage_message(sequence: TokenSequence) -> pb.TokenUsage:
     """Return the usage of a finished sequence as a message."""
     usage = sequence.usage
     arrived = sequence.arrival_time

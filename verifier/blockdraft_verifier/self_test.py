@@ -25,8 +25,7 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import Exactness, find_classes
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +191,7 @@ class _Probe:
     def _row(self, pages: Sequence[int], first: int, stop: int) -> Row:
         drafted = min(stop - first, self.runner.max_block) - 1
         request = GenerationRequest("self-test", self.text[:stop], log_probs=0)
-        sequence = Decoded(0, request, 0.0, pages=list(pages))
+        sequence = TokenSequence(0, request, 0.0, pages=list(pages))
         return Row(sequence, first, self.text[first:stop], drafted)
 
     def _last_choice(self, rows: Sequence[Row], index: int) -> int:

@@ -19,7 +19,7 @@ from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
 from blockdraft_verifier.requests import parse_request
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 QUEUE_RETRY_SECONDS = 1.0
 
@@ -132,7 +132,7 @@ class VerifierService(VerifierServiceServicer):
         grammar: LLMatcher | None,
         listener: Listener,
         on_step_end: StepEnd,
-    ) -> Sequence:
+    ) -> TokenSequence:
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
         limit = served.engine.settings.scheduler.max_context_tokens

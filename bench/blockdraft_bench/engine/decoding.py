@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.errors import BenchError, BenchUsageError
-from blockdraft_bench.provenance import Drafter, Target
+from blockdraft_bench.provenance import DrafterIdentity, Target
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.method import DraftMethod
 from blockdraft_drafter.service import LoadedMethod
@@ -116,7 +116,7 @@ def describe(method: DraftMethod) -> DrafterDescription:
 class _Recorder:
     """Listens to one request and hands its completion over at the end."""
 
-    on_completion: Callable[[Completion], None]
+    on_completion: Callable[[CompletionRecord], None]
     started: float = field(default_factory=time.perf_counter)
     events: list[TokensGained] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class _Recorder:
         assert usage is not None
         assert usage.first_token_time is not None
         assert usage.last_token_time is not None
-        completion = Completion(
+        completion = CompletionRecord(
             token_ids=tuple(token for gain in self.events for token in gain.token_ids),
             # The first event follows the prompt: nothing was verified for it.
             steps=tuple((gain.drafted, gain.accepted) for gain in self.events[1:]),
@@ -172,11 +172,11 @@ class InProcessDecoder:
         )
 
     @property
-    def drafter(self) -> Drafter:
+    def drafter(self) -> DrafterIdentity:
         """The drafter; there has to be one."""
         assert self._link is not None
         description = self._link.description
-        return Drafter(
+        return DrafterIdentity(
             description.method,
             description.fingerprint,
             description.trained,
@@ -195,7 +195,7 @@ class InProcessDecoder:
     def decode(
         self,
         requests: Sequence[GenerationRequest],
-        on_completion: Callable[[int, Completion], None],
+        on_completion: Callable[[int, CompletionRecord], None],
     ) -> None:
         """Answer all requests, as many at a time as the engine takes.
 
@@ -210,9 +210,9 @@ class InProcessDecoder:
 
     def decode_alone(
         self, request: GenerationRequest, max_draft_tokens: int | None = None
-    ) -> Completion:
+    ) -> CompletionRecord:
         """Return the completion to one request, its prompt computed in full; 0 drafts nothing."""
-        completions: list[Completion] = []
+        completions: list[CompletionRecord] = []
         self._engine.forget_prefixes()
         self.decode(
             [replace(request, max_draft_tokens=max_draft_tokens)],
@@ -227,8 +227,8 @@ class InProcessDecoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """Capacity of target and drafter: sequences at a time, and tokens of each."""
+class EngineCapacity:
+    """Capacity of the engine, target and drafter alike: sequences at a time, and tokens of each."""
 
     concurrency: int
     context_tokens: int
@@ -238,7 +238,7 @@ class Capacity:
 def load_pair(
     target: str,
     drafter: str,
-    capacity: Capacity,
+    capacity: EngineCapacity,
     draft_policy: DraftPolicy,
     *,
     block_size: int,
@@ -251,13 +251,13 @@ def load_pair(
     )
 
 
-def load_target(target: str, capacity: Capacity) -> tuple[Decoder, Checkpoint]:
+def load_target(target: str, capacity: EngineCapacity) -> tuple[Decoder, Checkpoint]:
     """Load a target, given as a directory, `.gguf` file, hub id or known name."""
     return load_decoder(resolve_target(target), dtype=serving_dtype(capacity.dtype))
 
 
 def load_drafting(
-    target: str, drafter: str, capacity: Capacity, *, block_size: int
+    target: str, drafter: str, capacity: EngineCapacity, *, block_size: int
 ) -> LoadedMethod:
     """Load a drafter with what it shares with its target, and compile its steps.
 
@@ -281,7 +281,7 @@ def join(
     decoder: Decoder,
     checkpoint: Checkpoint,
     drafter: LoadedMethod | None,
-    capacity: Capacity,
+    capacity: EngineCapacity,
     draft_policy: DraftPolicy,
     *,
     prompt_lookup: bool,
@@ -299,7 +299,7 @@ def largest_block(drafter: LoadedMethod | None, *, prompt_lookup: bool) -> int:
 
 
 def engine_settings(
-    capacity: Capacity, block_size: int, draft_policy: DraftPolicy, *, prompt_lookup: bool
+    capacity: EngineCapacity, block_size: int, draft_policy: DraftPolicy, *, prompt_lookup: bool
 ) -> EngineSettings:
     """Return limits under which no draft is cut short and no sequence is preempted.
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from blockdraft_bench.completions import PLAIN, divergences
 from blockdraft_bench.engine.samples import Answered
-from blockdraft_bench.result import Row
+from blockdraft_bench.result import ResultRow
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import gumbel_noise, pack_sampling
@@ -56,7 +56,7 @@ class ChoiceMargin:
         return float(first - second)
 
 
-def find_divergences(answered: Answered, method: str, margin: Margin) -> list[Row]:
+def find_divergences(answered: Answered, method: str, margin: Margin) -> list[ResultRow]:
     """Return the first difference of each completion from plain decoding; positions from 0."""
     plain = answered.completions[PLAIN]
     return [

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.prompts import PromptSet, SamplePrompt
 from blockdraft_bench.provenance import digest
 from blockdraft_bench.store import Key, ResultStore
 from blockdraft_models.sampling_options import Sampling
@@ -23,9 +23,9 @@ WARM_UP_TOKENS = 16
 
 # The completions to a sample by decoder, in the order in which they were decoded. Those whose times
 # are compared are one record, so that they stay together.
-Completions = dict[str, Completion]
+Completions = dict[str, CompletionRecord]
 CompletionStore = ResultStore[Completions]
-DecodeOne = Callable[[GenerationRequest], Completion]
+DecodeOne = Callable[[GenerationRequest], CompletionRecord]
 # Takes the completions to the sample of an index.
 Keep = Callable[[int, Completions], None]
 
@@ -42,7 +42,9 @@ class Limits:
     stop_token_ids: frozenset[int]
     seed: int = 0
 
-    def request(self, dataset: str, prompt: Prompt, temperature: float = 0.0) -> GenerationRequest:
+    def request(
+        self, dataset: str, prompt: SamplePrompt, temperature: float = 0.0
+    ) -> GenerationRequest:
         """Return the request for one sample's completion; temperature 0 is greedy."""
         name = f"{self.seed}/{dataset}/{prompt.sample_id}"
         own_seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
@@ -56,8 +58,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One prompt at one temperature; its number, of all samples, decides which decoder is first."""
+class SampleRequest:
+    """The request of a sample, one prompt at one temperature.
+
+    Its number, of all samples, decides which decoder is first.
+    """
 
     dataset: str
     number: int
@@ -80,11 +85,11 @@ class Answered:
     dataset: str
     temperature: float
     requests: tuple[GenerationRequest, ...]
-    completions: Mapping[str, Sequence[Completion]]
+    completions: Mapping[str, Sequence[CompletionRecord]]
 
 
 # Decodes samples by a group of decoders, and hands over the completions of each sample at once.
-Decode = Callable[[tuple[str, ...], Sequence[Sample], Keep], None]
+Decode = Callable[[tuple[str, ...], Sequence[SampleRequest], Keep], None]
 
 
 class SampleDecoder:
@@ -97,7 +102,9 @@ class SampleDecoder:
         self._compiled = 0
         self._guard = RecompilationGuard(self._count)
 
-    def __call__(self, group: tuple[str, ...], samples: Sequence[Sample], keep: Keep) -> None:
+    def __call__(
+        self, group: tuple[str, ...], samples: Sequence[SampleRequest], keep: Keep
+    ) -> None:
         """Answer each sample by every decoder of a group, one right after another.
 
         The sample's number decides which is first. `BenchError` if something was compiled
@@ -150,7 +157,7 @@ def answer_all(
     numbers = itertools.count()
     by_dataset = {
         (prompt_set.dataset, temperature): [
-            Sample(
+            SampleRequest(
                 prompt_set.dataset,
                 next(numbers),
                 limits.request(prompt_set.dataset, prompt, temperature),
@@ -163,7 +170,9 @@ def answer_all(
     store.announce([sample.key(group) for sample in every for group in groups])
     answered = []
     for (dataset, temperature), samples in by_dataset.items():
-        completions: dict[str, list[Completion]] = {name: [] for group in groups for name in group}
+        completions: dict[str, list[CompletionRecord]] = {
+            name: [] for group in groups for name in group
+        }
         for batch in [samples] if many_at_a_time else [[sample] for sample in samples]:
             for group in in_turn(groups, batch[0].number):
                 for record in _answer(batch, group, decode, store, on_completions):
@@ -175,7 +184,7 @@ def answer_all(
 
 
 def _answer(
-    samples: Sequence[Sample],
+    samples: Sequence[SampleRequest],
     group: tuple[str, ...],
     decode: Decode,
     store: CompletionStore,

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blockdraft_aot.roofline import Roofline
-from blockdraft_bench.result import Cell, Row, number, table
+from blockdraft_bench.result import Cell, ResultRow, number, table
 from blockdraft_models.decoder.config import DecoderConfig
 
 # A step that takes longer than the smallest by no more than this share counts as free: noise.
@@ -122,7 +122,7 @@ class Curve:
     name: CurveName
     bytes_per_weight: int
     roofline: Roofline
-    steps: Sequence[Row]
+    steps: Sequence[ResultRow]
 
     @property
     def knee_tokens(self) -> float:
@@ -135,7 +135,7 @@ class Curve:
         free = (s["tokens"] for s in self.steps if s["relative_to_one"] <= 1.0 + TOLERANCE)
         return int(max(free))
 
-    def summary(self) -> Row:
+    def summary(self) -> ResultRow:
         """Return the conclusions of the whole curve."""
         return {
             **asdict(self.name),
@@ -183,7 +183,7 @@ def curves_of(
 
 def steps_of(
     name: CurveName, timings: Mapping[int, tuple[Timing, StepCost]], roofline: Roofline
-) -> list[Row]:
+) -> list[ResultRow]:
     """Return the steps of a curve, each compared with the first and with the roofline.
 
     `timings` has the time and the least cost of each step by its tokens, which rise.

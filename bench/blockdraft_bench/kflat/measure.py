@@ -44,8 +44,7 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.scheduling.sequence import Sequence as DecodedSequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 # For the roofline: sizes that take a CPU core some tenths of a second, and an accelerator no
 # noticeable time.
@@ -167,7 +166,7 @@ class StepTimer:
         rows = []
         for index in range(shape.batch):
             request = GenerationRequest(str(index), (0,) * (shape.context_tokens + 1))
-            sequence = DecodedSequence(index, request, arrival_time=0.0)
+            sequence = TokenSequence(index, request, arrival_time=0.0)
             sequence.committed = shape.context_tokens
             sequence.pages = list(range(index * pages, (index + 1) * pages))
             tokens = tuple(rng.randrange(self._vocab_size) for _ in range(new))

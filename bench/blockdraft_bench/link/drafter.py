@@ -18,7 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from blockdraft_bench.errors import BenchError
-from blockdraft_drafter.method import Draft, DraftRow, MethodSpec
+from blockdraft_drafter.method import DraftRow, DraftTokens, MethodSpec
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
@@ -69,7 +69,7 @@ class InstantMethod:
     def warm_up(self) -> None:
         """There is nothing to compile."""
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         """Return a made-up draft of each row's length."""
         return [self._drafts[row.draft_length] for row in rows]
 

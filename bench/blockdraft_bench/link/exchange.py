@@ -15,7 +15,7 @@ from blockdraft_verifier.device.cache import FEATURE_DTYPE, FeatureStore
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.scheduling.pages import PageAllocator
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 PAGE_SIZE = EngineSettings().page_size
 TIMEOUT_SECONDS = EngineSettings().draft_timeout_seconds
@@ -109,7 +109,7 @@ class Exchange:
         rng = np.random.default_rng(0)
         self._features = rng.standard_normal((ROWS, width), np.float32).astype(FEATURE_DTYPE)
         self._tokens = random.Random(0)
-        self._sequences: list[Sequence] = []
+        self._sequences: list[TokenSequence] = []
         self._last_id = 0
 
     def step(self) -> ExchangeTimes:
@@ -131,7 +131,7 @@ class Exchange:
         for _ in range(self._count):
             self._last_id += 1
             request = GenerationRequest(str(self._last_id), self._made_up_tokens(1))
-            self._sequences.append(Sequence(self._last_id, request, arrival_time=0.0))
+            self._sequences.append(TokenSequence(self._last_id, request, arrival_time=0.0))
 
     def _exchange(self) -> ExchangeTimes:
         for sequence in self._sequences:
@@ -146,7 +146,7 @@ class Exchange:
         self._check()
         return ExchangeTimes(round_trip, round_trip - waiting, drafter_host)
 
-    def _commit(self, sequence: Sequence) -> None:
+    def _commit(self, sequence: TokenSequence) -> None:
         """Advance a sequence as the engine does after a step that gained as many tokens."""
         start, end = sequence.committed, sequence.committed + ROWS
         sequence.draft = None

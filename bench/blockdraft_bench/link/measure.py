@@ -11,7 +11,7 @@ import grpc
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.link.drafter import NO_TARGET, drafter_process
 from blockdraft_bench.link.exchange import DRAFT_LENGTH, ROWS, Exchange, ExchangeTimes
-from blockdraft_bench.result import Cell, Result, Row, page, table
+from blockdraft_bench.result import Cell, Result, ResultRow, page, table
 from blockdraft_bench.run import UNCOUNTED_ROUNDS, Run, sample_in_rounds
 from blockdraft_bench.settings import LinkSettings, TransportName
 from blockdraft_bench.statistics import percentiles
@@ -57,7 +57,7 @@ def measure(settings: LinkSettings, run: Run) -> Result:
     return Result({}, rows, page(caption, link_table(rows)), None)
 
 
-def row_of(point: Point, times: Sequence[ExchangeTimes]) -> Row:
+def row_of(point: Point, times: Sequence[ExchangeTimes]) -> ResultRow:
     """Sum up the round trips of a point, in milliseconds; `bytes` are those of its features."""
     median, slow = percentiles([1e3 * trip.round_trip for trip in times], (50, 90))
     [verifier] = percentiles([1e3 * trip.verifier_host for trip in times], (50,))
@@ -75,7 +75,7 @@ def row_of(point: Point, times: Sequence[ExchangeTimes]) -> Row:
     }
 
 
-def link_table(rows: Sequence[Row]) -> str:
+def link_table(rows: Sequence[ResultRow]) -> str:
     """Return the rows as Markdown."""
     columns = {
         "Transport": "transport",

@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
-from blockdraft_bench.completions import PLAIN, Completion
+from blockdraft_bench.completions import PLAIN, CompletionRecord
 from blockdraft_bench.engine.samples import DecodeOne
 from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_models.cache import default_cache_dir
@@ -127,7 +127,7 @@ class PeerProcess:
         self._errors = errors
         self.versions: dict[str, str] = self._read()
 
-    def decode(self, request: GenerationRequest, **options: int) -> Completion:
+    def decode(self, request: GenerationRequest, **options: int) -> CompletionRecord:
         """Answer a prompt greedily, all of it computed; an error if the program has ended."""
         message = {
             "prompt": request.prompt,
@@ -168,7 +168,7 @@ def peer_process(command: Sequence[str]) -> Iterator[PeerProcess]:
 
 def completion_of(
     token_ids: Sequence[int], seconds: Sequence[float], stop_token_ids: Collection[int]
-) -> Completion:
+) -> CompletionRecord:
     """Return a completion of at least one token, cut after its first stop token.
 
     Programs that accept several drafted tokens at a time may go on past one. `seconds` say when
@@ -177,7 +177,7 @@ def completion_of(
     ends = (index for index, token in enumerate(token_ids, 1) if token in stop_token_ids)
     tokens = tuple(token_ids[: next(ends, len(token_ids))])
     times = seconds[: len(tokens)]
-    return Completion(
+    return CompletionRecord(
         tokens,
         steps=(),
         stopped=tokens[-1] in stop_token_ids,

@@ -5,14 +5,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from blockdraft_bench.completions import DRAFTED, PLAIN, Completion, identical_completions, speed
-from blockdraft_bench.engine.decoding import Capacity, load_pair
+from blockdraft_bench.completions import (
+    DRAFTED,
+    PLAIN,
+    CompletionRecord,
+    identical_completions,
+    speed,
+)
+from blockdraft_bench.engine.decoding import EngineCapacity, load_pair
 from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.provenance import hardware
-from blockdraft_bench.result import Cell, Result, Row, draw, number, page, share, table
+from blockdraft_bench.result import Cell, Result, ResultRow, draw, number, page, share, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import PeersSettings
 from blockdraft_bench.statistics import quartiles
@@ -20,7 +26,7 @@ from blockdraft_models.precision import serving_dtype
 from blockdraft_runtime.settings.drafter import DrafterSettings
 
 # The completions of each decoder to the same prompts, in the same order.
-Round = Mapping[Variant, Sequence[Completion]]
+Round = Mapping[Variant, Sequence[CompletionRecord]]
 
 
 def measure(settings: PeersSettings, run: Run) -> Result:
@@ -31,7 +37,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
     prompts = settings.prompts
     prepared = prepare(prompts)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
-    capacity = Capacity(1, prompts.context_tokens, settings.dtype)
+    capacity = EngineCapacity(1, prompts.context_tokens, settings.dtype)
     dtype, threads = str(serving_dtype(settings.dtype)), machine.cores
     with ExitStack() as stack:
         run.phase("fetching and starting the peers")
@@ -71,7 +77,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
                 # One group: what is compared was decoded one right after another.
                 [tuple(names)],
                 decode,
-                run.store(dict[str, Completion], f"round-{turn}.jsonl"),
+                run.store(dict[str, CompletionRecord], f"round-{turn}.jsonl"),
                 on_completions=decoding.advance,
             )
             rounds.append(
@@ -104,7 +110,7 @@ def measure(settings: PeersSettings, run: Run) -> Result:
     return Result(facts, rows, page(caption, peers_table(rows)), figure)
 
 
-def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> list[Row]:
+def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> list[ResultRow]:
     """Sum up all decoders over at least one round, against our plain and drafted decoding.
 
     A speed or ratio has the median of the rounds and their quartiles; None if no completion of a
@@ -137,13 +143,13 @@ def _ratio(completions: Round, ours: Variant, theirs: Variant) -> float | None:
     return fast / slow if fast is not None and slow is not None else None
 
 
-def _spread(of_rounds: Sequence[float | None]) -> Row | None:
+def _spread(of_rounds: Sequence[float | None]) -> ResultRow | None:
     values = [value for value in of_rounds if value is not None]
     edges = quartiles(values)
     return None if edges is None else {"median": statistics.median(values), "quartiles": edges}
 
 
-def peers_table(rows: Sequence[Row]) -> str:
+def peers_table(rows: Sequence[ResultRow]) -> str:
     """Return the rows as Markdown."""
     headings = ["Decoder", "Weights", "Tokens/s", "Our plain over it", "Our drafted over it"]
     cells: list[list[Cell]] = [
@@ -161,7 +167,7 @@ def peers_table(rows: Sequence[Row]) -> str:
     return table([*headings, "First token", "Identical to our plain"], cells)
 
 
-def _cell(spread: Row | None, digits: int = 2, unit: str = "") -> str:
+def _cell(spread: ResultRow | None, digits: int = 2, unit: str = "") -> str:
     if spread is None:
         return number(None)
     low, high = (number(edge, digits) for edge in spread["quartiles"])

@@ -15,8 +15,8 @@ from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
 
-class Listener:
-    """Takes what `generate` streams: first the prompt, then tokens as they come."""
+class TimingStreamer:
+    """Notes when `generate` streams: first the prompt, then tokens as they come."""
 
     def __init__(self) -> None:
         """Start the clock."""
@@ -51,15 +51,15 @@ def complete(
         pad_token_id=min(stop, default=0),
         prompt_lookup_num_tokens=prompt_lookup_tokens or None,
     )
-    listener = Listener()
+    streamer = TimingStreamer()
     prompt_ids = torch.tensor([prompt])
     output = model.generate(
         prompt_ids,
         attention_mask=torch.ones_like(prompt_ids),
         generation_config=config,
-        streamer=listener,
+        streamer=streamer,
     )
-    return {"tokens": output[0, len(prompt) :].tolist(), "seconds": listener.seconds}
+    return {"tokens": output[0, len(prompt) :].tolist(), "seconds": streamer.seconds}
 
 
 def serve(responses: TextIO, directory: str, dtype: str, threads: str) -> None:

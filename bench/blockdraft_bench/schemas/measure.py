@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from blockdraft_bench.datasets import choose_samples
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.result import Cell, Result, Row, number, page, share, table
+from blockdraft_bench.result import Cell, Result, ResultRow, number, page, share, table
 from blockdraft_bench.run import Run
 from blockdraft_bench.schemas.grammar import (
     GrammarRefusedError,
@@ -18,7 +18,7 @@ from blockdraft_bench.schemas.grammar import (
     grammar_text,
     tokenizer_of,
 )
-from blockdraft_bench.schemas.random_answers import Answer, RandomAnswers
+from blockdraft_bench.schemas.random_answers import RandomAnswers, SchemaAnswer
 from blockdraft_bench.schemas.sample import SCHEMAS, Example, read_examples
 from blockdraft_bench.schemas.served import served_answers
 from blockdraft_bench.schemas.validity import accepts, verdict
@@ -32,7 +32,7 @@ MOST_REASONS = 12
 
 
 @dataclass
-class Outcome:
+class FamilyOutcome:
     """The outcome of the schemas of a family; times in seconds."""
 
     schemas: int = 0
@@ -49,7 +49,7 @@ class Outcome:
     right: list[bool] = field(default_factory=list)
     wrong: list[bool] = field(default_factory=list)
 
-    def add_answer(self, example: Example, answer: Answer) -> None:
+    def add_answer(self, example: Example, answer: SchemaAnswer) -> None:
         """Count an answer, and judge it if it came to its end."""
         self.answers += 1
         self.tokens += answer.tokens
@@ -69,9 +69,9 @@ class Outcome:
 def measure(settings: SchemasSettings, run: Run) -> Result:
     """Go through the sample, by random tokens or with a service."""
     examples = chosen(settings)
-    by_family: dict[str, Outcome] = {}
+    by_family: dict[str, FamilyOutcome] = {}
     for example in examples:
-        by_family.setdefault(example.family, Outcome()).schemas += 1
+        by_family.setdefault(example.family, FamilyOutcome()).schemas += 1
     if settings.address is not None:
         _ask(settings, examples, by_family, run)
     else:
@@ -104,7 +104,7 @@ def chosen(settings: SchemasSettings) -> list[Example]:
 def _follow(
     settings: SchemasSettings,
     examples: Sequence[Example],
-    by_family: Mapping[str, Outcome],
+    by_family: Mapping[str, FamilyOutcome],
     run: Run,
 ) -> None:
     tokenizer = tokenizer_of(settings.target)
@@ -132,7 +132,7 @@ def _follow(
 def _ask(
     settings: SchemasSettings,
     examples: Sequence[Example],
-    by_family: Mapping[str, Outcome],
+    by_family: Mapping[str, FamilyOutcome],
     run: Run,
 ) -> None:
     assert settings.address is not None
@@ -154,16 +154,16 @@ def _ask(
             phase.advance()
 
 
-def _together(families: Iterable[Outcome]) -> Outcome:
+def _together(families: Iterable[FamilyOutcome]) -> FamilyOutcome:
     """Return the sum of the outcomes of all families."""
-    total = Outcome()
+    total = FamilyOutcome()
     for outcome in families:
-        for name in Outcome.__dataclass_fields__:
+        for name in FamilyOutcome.__dataclass_fields__:
             setattr(total, name, getattr(total, name) + getattr(outcome, name))
     return total
 
 
-def row_of(family: str, outcome: Outcome) -> Row:
+def row_of(family: str, outcome: FamilyOutcome) -> ResultRow:
     """Sum a family up; shares of nothing and times of nothing are None."""
     ended = sum(outcome.verdicts.values())
     judged = ended - outcome.verdicts["unknown"]
@@ -198,7 +198,7 @@ def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def tables(rows: Sequence[Row]) -> list[str]:
+def tables(rows: Sequence[ResultRow]) -> list[str]:
     """Return two tables in Markdown: the compilation of the schemas, and the answers."""
     times = ("compile_ms", "mask_us", "draft_ms")
     speed: list[list[Cell]] = [

@@ -14,8 +14,8 @@ _CLOSERS = (b'"', b"]", b"}")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A completion, of a model or of random tokens."""
+class SchemaAnswer:
+    """An answer to a schema: a completion, of a model or of random tokens."""
 
     text: str
     ended: bool  # of itself, not at the most tokens
@@ -46,7 +46,7 @@ class RandomAnswers:
         texts = [tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size)]
         self._closing = np.array([text.startswith(_CLOSERS) for text in texts])
 
-    def __call__(self, start: LLMatcher) -> tuple[Answer, MaskTimes]:
+    def __call__(self, start: LLMatcher) -> tuple[SchemaAnswer, MaskTimes]:
         """Follow a grammar from its beginning, where `start` stays."""
         matcher = start.deep_copy()
         output: list[int] = []
@@ -64,7 +64,7 @@ class RandomAnswers:
             output.append(token)
         ended = matcher.is_stopped() and not matcher.is_error()
         text_tokens = [token for token in output if token not in self._tokenizer.eos_tokens]
-        answer = Answer(self._tokenizer.decode_str(text_tokens), ended, len(output), forced)
+        answer = SchemaAnswer(self._tokenizer.decode_str(text_tokens), ended, len(output), forced)
         return answer, MaskTimes(tuple(single), self._drafted(start.deep_copy(), output))
 
     def _choose(self, allowed: Bool[np.ndarray, " vocabulary"]) -> int:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from blockdraft_bench.schemas.random_answers import Answer
+from blockdraft_bench.schemas.random_answers import SchemaAnswer
 from blockdraft_bench.schemas.sample import Example
 from blockdraft_client.client import Client
 from blockdraft_client.constraints import OutputConstraint
@@ -23,10 +23,10 @@ def served_answers(
     max_tokens: int,
     max_prompt_characters: int,
     concurrency: int,
-) -> Iterator[Answer | str]:
+) -> Iterator[SchemaAnswer | str]:
     """Yield a greedy completion for each example in turn, or the reason that it was refused."""
 
-    def ask(example: Example) -> Answer | str:
+    def ask(example: Example) -> SchemaAnswer | str:
         schema = json.dumps(example.schema)
         text = f"{example.prompt or QUESTION}\n\n{INSTRUCTION}\n{schema}"[:max_prompt_characters]
         try:
@@ -39,7 +39,7 @@ def served_answers(
         except InvalidRequestError as error:
             return error.message
         usage = completion.usage
-        return Answer(
+        return SchemaAnswer(
             text=completion.text,
             ended=completion.finish_reason == "stop",
             tokens=len(completion.token_ids),

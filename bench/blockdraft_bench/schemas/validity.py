@@ -9,10 +9,10 @@ import jsonschema
 from llguidance import LLMatcher, LLTokenizer
 from referencing.exceptions import Unresolvable
 
-Verdict = Literal["valid", "invalid", "unknown"]
+Validity = Literal["valid", "invalid", "unknown"]
 
 
-def verdict(schema: Any, text: str) -> Verdict:
+def verdict(schema: Any, text: str) -> Validity:
     """Return the validity of a text by the draft that the schema names, or else by 2020-12.
 
     Formats are not checked, which is how the standard has it. "unknown" means that the validator

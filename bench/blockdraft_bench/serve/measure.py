@@ -9,7 +9,7 @@ import numpy as np
 
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import Drafter, Target
+from blockdraft_bench.provenance import DrafterIdentity, Target
 from blockdraft_bench.result import Result, draw, page
 from blockdraft_bench.run import Run
 from blockdraft_bench.serve.generator import (
@@ -28,7 +28,7 @@ from blockdraft_bench.serve.service import (
     pool_of_requests,
     service_for,
 )
-from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.settings import LoadTestSettings
 from blockdraft_bench.serve.summary import (
     costs_of_learning,
     learning_table,
@@ -45,7 +45,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest
 LEVELS_FILE = "levels.jsonl"
 
 
-def measure(settings: ServeSettings, run: Run) -> Result:
+def measure(settings: LoadTestSettings, run: Run) -> Result:
     """Press a service with prompts of the datasets, and sum up."""
     service_settings, load = settings.service, settings.load
     if service_settings.address is not None:
@@ -59,7 +59,7 @@ def measure(settings: ServeSettings, run: Run) -> Result:
         target = Target(model.target_fingerprint, model.name)
         drafter = None
         if (info := model.drafter) is not None:
-            drafter = Drafter(info.method, info.fingerprint, info.trained, info.block_size)
+            drafter = DrafterIdentity(info.method, info.fingerprint, info.trained, info.block_size)
         about = {
             "address": service_settings.address,
             "engine": asdict(settings.engine) if service_settings.address is None else None,
@@ -99,7 +99,7 @@ def measure(settings: ServeSettings, run: Run) -> Result:
 def measure_loads(
     service: RunningService,
     pool: Sequence[GenerationRequest],
-    settings: ServeSettings,
+    settings: LoadTestSettings,
     store: ResultStore[Records],
     run: Run,
 ) -> dict[RunKey, Records]:
@@ -154,7 +154,7 @@ class _LoadMeasurement:
     sender: Sender
     service: RunningService
     pool: Sequence[GenerationRequest]
-    settings: ServeSettings
+    settings: LoadTestSettings
     on_request: Callable[[], None]
     rng: np.random.Generator
     warm: bool = False

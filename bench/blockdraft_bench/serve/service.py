@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 from blockdraft_bench.engine.samples import Limits
 from blockdraft_bench.errors import BenchError, BenchUsageError
-from blockdraft_bench.prompts import Prepared
+from blockdraft_bench.prompts import PreparedPrompts
 from blockdraft_bench.run import Run
-from blockdraft_bench.serve.settings import ServeSettings
+from blockdraft_bench.serve.settings import LoadTestSettings
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.cli.options import tls_from
@@ -31,8 +31,8 @@ PROBE = "Is 1234 prime? 素数ですか。"
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """The way to a service; an empty key is none, None leaves key or TLS to the client."""
+class ServiceConnection:
+    """The connection to a service; an empty key is none, None leaves key or TLS to the client."""
 
     address: str
     api_key: str | None
@@ -57,18 +57,18 @@ class Connection:
 class RunningService:
     """A service that takes requests; the process id is its supervisor's if it was started here."""
 
-    connection: Connection
+    connection: ServiceConnection
     model: ModelInfo
     process_id: int | None = None
 
 
 @contextlib.contextmanager
-def service_for(settings: ServeSettings, run: Run) -> Iterator[RunningService]:
+def service_for(settings: LoadTestSettings, run: Run) -> Iterator[RunningService]:
     """Reach the service, or start one and stop it in the end."""
     service_settings, timeout_seconds = settings.service, settings.load.timeout_seconds
     if service_settings.address is not None:
         tls = tls_from(argparse.Namespace(**asdict(service_settings)))
-        connection = Connection(
+        connection = ServiceConnection(
             service_settings.address, service_settings.api_key, tls, timeout_seconds
         )
         with connection.client() as client:
@@ -96,13 +96,13 @@ def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[Ru
     """
     with LocalServer(arguments) as server:
         server.wait_ready(STARTUP_SECONDS, lambda line: None)
-        connection = Connection(server.address, "", False, timeout_seconds)
+        connection = ServiceConnection(server.address, "", False, timeout_seconds)
         with connection.client() as client:
             model = client.model()
         yield RunningService(connection, model, server.process_id)
 
 
-def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> list[str]:
+def serve_arguments(settings: LoadTestSettings, learn_dir: Path | None = None) -> list[str]:
     """Return the arguments of `blockdraft serve`, which learns only if there is a `learn_dir`."""
     engine = settings.engine
     limits = engine.scheduler
@@ -124,7 +124,9 @@ def serve_arguments(settings: ServeSettings, learn_dir: Path | None = None) -> l
     return [*arguments, "--prompt-lookup" if engine.prompt_lookup else "--no-prompt-lookup"]
 
 
-def pool_of_requests(prepared: Prepared, settings: ServeSettings) -> list[GenerationRequest]:
+def pool_of_requests(
+    prepared: PreparedPrompts, settings: LoadTestSettings
+) -> list[GenerationRequest]:
     """Return a request for each prompt, the datasets in turn, so that few requests mix them all."""
     prompts = settings.prompts
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)

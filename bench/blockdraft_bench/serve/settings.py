@@ -150,8 +150,8 @@ class ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """All settings of `blockdraft bench serve`."""
+class LoadTestSettings:
+    """All settings of `blockdraft bench serve`, a load test of a service."""
 
     prompts: PromptSettings = group(
         lambda: PromptSettings(samples=32, max_tokens=128, max_prompt_tokens=256)

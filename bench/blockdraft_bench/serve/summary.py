@@ -6,7 +6,7 @@ Pure functions of the requests' records, so that other limits need no new run.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from blockdraft_bench.result import Row, number, share, table
+from blockdraft_bench.result import ResultRow, number, share, table
 from blockdraft_bench.serve.record import LoadLevel, Method, Records, RunKey
 from blockdraft_bench.serve.settings import Objectives
 from blockdraft_bench.statistics import identical_share, mean, median, percentiles
@@ -23,7 +23,7 @@ def by_level(runs: Mapping[RunKey, Records]) -> dict[LoadLevel, dict[Method, lis
     return levels
 
 
-def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Row]:
+def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[ResultRow]:
     """Sum up every method at every level."""
     return [
         summarize(level, method, rounds, objectives)
@@ -32,7 +32,9 @@ def summaries(runs: Mapping[RunKey, Records], objectives: Objectives) -> list[Ro
     ]
 
 
-def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Objectives) -> Row:
+def summarize(
+    level: LoadLevel, method: Method, rounds: Rounds, objectives: Objectives
+) -> ResultRow:
     """Sum up one method at one level, at least one request in each round.
 
     In a closed loop, tokens per second count only while the full number of requests is in flight:
@@ -76,7 +78,7 @@ def summarize(level: LoadLevel, method: Method, rounds: Rounds, objectives: Obje
     }
 
 
-def distribution(seconds: Sequence[float]) -> Row | None:
+def distribution(seconds: Sequence[float]) -> ResultRow | None:
     """Return percentiles, linear between neighbours, and mean; None of nothing."""
     if not seconds:
         return None
@@ -84,7 +86,7 @@ def distribution(seconds: Sequence[float]) -> Row | None:
     return {"p50": p50, "p95": p95, "p99": p99, "mean": mean(seconds)}
 
 
-def speedups(runs: Mapping[RunKey, Records]) -> list[Row]:
+def speedups(runs: Mapping[RunKey, Records]) -> list[ResultRow]:
     """Compare drafted with plain decoding wherever both ran."""
     return [
         compare(level, methods["drafted"], methods["plain"])
@@ -93,7 +95,7 @@ def speedups(runs: Mapping[RunKey, Records]) -> list[Row]:
     ]
 
 
-def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Row:
+def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> ResultRow:
     """Compare both methods at one level of load, round by round.
 
     In an open loop both follow the arrivals, and the ratio says little below saturation.
@@ -114,7 +116,7 @@ def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> Row:
     }
 
 
-def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[Row]:
+def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[ResultRow]:
     """Compare learning with drafting beside a stopped trainer, wherever both ran."""
     return [
         cost_of_learning(level, methods["learning"], methods["drafted"])
@@ -123,7 +125,7 @@ def costs_of_learning(runs: Mapping[RunKey, Records]) -> list[Row]:
     ]
 
 
-def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row:
+def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> ResultRow:
     """Compare a service that learns with one that does not; ratios are medians over the rounds."""
     pairs = [
         (
@@ -133,7 +135,7 @@ def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row
         for ours, theirs in zip(learning, drafted, strict=True)
     ]
 
-    def ratio(of: Callable[[Row], float | None]) -> float | None:
+    def ratio(of: Callable[[ResultRow], float | None]) -> float | None:
         measured = [(of(beside), of(alone)) for beside, alone in pairs]
         return median(
             ours / theirs if ours is not None and theirs else None for ours, theirs in measured
@@ -151,7 +153,7 @@ def cost_of_learning(level: LoadLevel, learning: Rounds, drafted: Rounds) -> Row
     }
 
 
-def _p99(of: Row | None) -> float | None:
+def _p99(of: ResultRow | None) -> float | None:
     return of["p99"] if of else None
 
 
@@ -200,7 +202,7 @@ def _identical(rounds: Rounds, baseline: Rounds) -> float | None:
     return identical_share(pairs) if pairs else None
 
 
-def load_table(rows: Sequence[Row]) -> str:
+def load_table(rows: Sequence[ResultRow]) -> str:
     """Return a row for each level of load and method."""
     return table(
         [
@@ -230,7 +232,7 @@ def load_table(rows: Sequence[Row]) -> str:
     )
 
 
-def speedup_table(rows: Sequence[Row]) -> str:
+def speedup_table(rows: Sequence[ResultRow]) -> str:
     """Return the table of drafted over plain, for each level where both ran."""
     return table(
         ["Load", "Drafted / plain tokens/s", "Identical completions"],
@@ -238,7 +240,7 @@ def speedup_table(rows: Sequence[Row]) -> str:
     )
 
 
-def rounds_note(rows: Sequence[Row]) -> str:
+def rounds_note(rows: Sequence[ResultRow]) -> str:
     """Explain the parentheses, if there are any."""
     if all(row["rounds"] < 2 for row in rows):
         return ""
@@ -248,7 +250,7 @@ def rounds_note(rows: Sequence[Row]) -> str:
     )
 
 
-def learning_table(rows: Sequence[Row]) -> str:
+def learning_table(rows: Sequence[ResultRow]) -> str:
     """Return the table of the cost of learning, for each level where it was measured."""
     return table(
         [
@@ -269,11 +271,11 @@ def learning_table(rows: Sequence[Row]) -> str:
     )
 
 
-def _level(row: Row) -> str:
+def _level(row: ResultRow) -> str:
     return str(LoadLevel(row["mode"], row["load"]))
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: ResultRow) -> str:
     """Return the median of the rounds, and their range where there are several."""
     text = number(row["speedup"], unit="x")
     if row["rounds"] < 2:
@@ -281,12 +283,12 @@ def _ratio(row: Row) -> str:
     return f"{text} ({number(row['lowest'])} to {number(row['highest'])}; {row['rounds']})"
 
 
-def _failures(row: Row) -> str:
+def _failures(row: ResultRow) -> str:
     reasons = ", ".join(f"{count} {name}" for name, count in row["errors"].items())
     return f"{row['failed']} ({reasons})" if reasons else str(row["failed"])
 
 
-def _percentiles(value: Row | None, digits: int, factor: float = 1.0) -> str:
+def _percentiles(value: ResultRow | None, digits: int, factor: float = 1.0) -> str:
     if value is None:
         return "-"
     points = (value["p50"], value["p95"], value["p99"])

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         # If no server responds, the user learns it before typing.
         client.model()
-        conversation = Conversation(client, args)
+        session = ChatSession(client, args)
         while True:
             try:
                 line = input("> " if interactive else "").strip()
@@ -55,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
             if line == "/exit":
                 return OK
             if line == "/reset":
-                conversation.reset()
+                session.reset()
             elif line:
-                conversation.answer(line)
+                session.answer(line)
 
 
-class Conversation:
-    """A conversation, and how to go on with it."""
+class ChatSession:
+    """A chat session: the conversation so far, and how to go on with it."""
 
     def __init__(self, client: "Client", args: argparse.Namespace) -> None:
         """Start with the system message, if there is one."""

@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_drafter.compiled.buffer import (
     CHUNK,
+    BlockKV,
     CacheView,
     HeadSharding,
-    Keys,
     LayerKV,
     widened,
 )
@@ -79,12 +79,12 @@ class ChainAttend:
         q: Float[Array, "blocks heads head_dim"],
         k: Float[Array, "blocks kv_heads head_dim"],
         v: Float[Array, "blocks kv_heads head_dim"],
-        cache: Keys | None,
+        cache: BlockKV | None,
         reach: Reach = EVERYTHING,
         /,
-    ) -> tuple[Float[Array, "blocks heads head_dim"], Keys | None]:
+    ) -> tuple[Float[Array, "blocks heads head_dim"], BlockKV | None]:
         """Attend; the entry sees itself too."""
-        own_kv: Keys = (k[:, None], v[:, None])
+        own_kv: BlockKV = (k[:, None], v[:, None])
         if cache is not None:
             keys, values = (
                 jnp.concatenate([before, new], axis=1)
@@ -99,7 +99,7 @@ class ChainAttend:
 
 def attend(
     q: Float[Array, "blocks queries heads head_dim"],
-    own_kv: Keys,
+    own_kv: BlockKV,
     context: CacheView,
     *,
     window: int | None,
@@ -116,7 +116,7 @@ def attend(
     run = attend_in_kernel if sharding is not None and sharding.on_tpu else attend_in_chunks
 
     def attend_locally(
-        q: Array, own_kv: Keys, layer: LayerKV, slots: Array, lengths: Array
+        q: Array, own_kv: BlockKV, layer: LayerKV, slots: Array, lengths: Array
     ) -> Array:
         """Attend with the heads of one device."""
         first_kv_head: int | Array = 0
@@ -162,7 +162,7 @@ def attend(
 
 def attend_in_chunks(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
-    own_kv: Keys,
+    own_kv: BlockKV,
     context: CacheView,
     *,
     window: int | None,

@@ -21,7 +21,7 @@ from blockdraft_models.decoder.sharding import HEADS, KV_HEADS, Placement
 LayerKV = tuple[Array, Array]
 
 # Keys and values of the blocks themselves, which are never stored.
-Keys = tuple[Array, Array]
+BlockKV = tuple[Array, Array]
 
 # Positions attended to at once. Larger chunks waste work on short contexts, smaller ones pay
 # the loop more often.

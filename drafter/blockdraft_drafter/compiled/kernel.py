@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from blockdraft_drafter.compiled.buffer import CHUNK, CacheView, Keys
+from blockdraft_drafter.compiled.buffer import CHUNK, BlockKV, CacheView
 
 # Context positions per step of the grid, the first that divides the capacity. A step costs about
 # as much as reading this many keys, so shorter ones would be mostly overhead.
@@ -26,7 +26,7 @@ _OVER_LAST = (((1,), (1,)), ((), ()))
 
 def attend_in_kernel(
     queries: Float[Array, "blocks kv_heads queries group head_dim"],
-    own_kv: Keys,
+    own_kv: BlockKV,
     context: CacheView,
     *,
     window: int | None,

@@ -37,7 +37,7 @@ from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.loading import EmbeddingAndHead
 from blockdraft_models.words import from_words, word_count
 
-Kind = Literal["append", "draft"]
+ProgramKind = Literal["append", "draft"]
 
 SHARPNESS = 1.3
 """Factor of the drafter's logits before Gumbel noise is added; measured."""
@@ -147,7 +147,7 @@ class DraftPrograms(ABC):
         """The batch sizes of draft programs, rising."""
         return _powers_of_two(1, self.capacity.max_sequences)
 
-    def lower(self, kind: Kind, size: int) -> Lowered:
+    def lower(self, kind: ProgramKind, size: int) -> Lowered:
         """Trace the program that appends `size` features, or drafts `size` blocks.
 
         It takes weights, cache, features and the words of all else.

@@ -23,12 +23,12 @@ from blockdraft_drafter.compiled.packing import (
     pack_blocks,
     split_features,
 )
-from blockdraft_drafter.compiled.programs import Capacity, Drafted, DraftWeights, Kind
+from blockdraft_drafter.compiled.programs import Capacity, Drafted, DraftWeights, ProgramKind
 from blockdraft_drafter.compiled.recycling import RecycledOfSlots
 from blockdraft_drafter.method import (
-    Draft,
     DraftCacheLostError,
     DraftRow,
+    DraftTokens,
     MethodLostError,
     MethodSpec,
     all_finite,
@@ -114,7 +114,7 @@ class CompiledMethod:
     def warm_up(self, progress: Callable[[int, int], None] = lambda count, total: None) -> None:
         """Compile every shape that `step` can meet and measure the draft steps."""
         appends, sizes = self._programs.append_sizes, self._programs.draft_sizes
-        kinds: list[tuple[Kind, int]] = [("draft", size) for size in reversed(sizes)]
+        kinds: list[tuple[ProgramKind, int]] = [("draft", size) for size in reversed(sizes)]
         kinds += [("append", size) for size in appends]
         # XLA compiles outside the interpreter lock.
         with ThreadPoolExecutor(usable_cores()) as executor:
@@ -129,7 +129,7 @@ class CompiledMethod:
             self.shortest_step_seconds = tuple(self._draft_seconds(size, 1) for size in sizes)
         self._warm = True
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         """Append each row's features to its slot, then draft for the rows that ask for it."""
         try:
             return self._step(rows)
@@ -184,7 +184,7 @@ class CompiledMethod:
             self._programs.weights,
         )
 
-    def _step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def _step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         for row in rows:
             self._recycled.add(row)
         drafting = [row for row in rows if row.draft_length > 0]
@@ -248,7 +248,7 @@ class CompiledMethod:
         on_host: Drafted = jax.device_get(drafted)
         return on_host
 
-    def _executable(self, kind: Kind, size: int) -> Callable[..., Any]:
+    def _executable(self, kind: ProgramKind, size: int) -> Callable[..., Any]:
         """Return the compiled computation for this size, compiling it if it is new."""
         key = (kind, size)
         if key not in self._executables:
@@ -257,7 +257,7 @@ class CompiledMethod:
             self._executables[key] = self._compile(kind, size)
         return self._executables[key]
 
-    def _compile(self, kind: Kind, size: int) -> Callable[..., Any]:
+    def _compile(self, kind: ProgramKind, size: int) -> Callable[..., Any]:
         lower, placement = partial(self._programs.lower, kind, size), self._programs.placement
         if self._kept_programs is None:
             return lower().compile()

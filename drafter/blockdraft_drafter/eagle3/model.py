@@ -20,7 +20,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.attention import ChainAttend
-from blockdraft_drafter.compiled.buffer import CacheView, Keys, LayerKV
+from blockdraft_drafter.compiled.buffer import BlockKV, CacheView, LayerKV
 from blockdraft_drafter.compiled.definition import DraftModel, MethodDefinition
 from blockdraft_drafter.compiled.packing import PackedBlocks, PackedFeatures
 from blockdraft_drafter.compiled.programs import (
@@ -150,7 +150,7 @@ class _Pass(NamedTuple):
     token: Array
     log_chance: Array
     hidden: Array
-    own_kv: Keys | None
+    own_kv: BlockKV | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Eagle3Programs(DraftPrograms):
         hidden = jnp.where((blocks.lengths > 0)[:, None], hidden, jnp.zeros_like(hidden))
         sampling = jax.tree.map(jnp.asarray, blocks.sampling)
 
-        def one_pass(index: int, token: Array, hidden: Array, own_kv: Keys | None) -> _Pass:
+        def one_pass(index: int, token: Array, hidden: Array, own_kv: BlockKV | None) -> _Pass:
             hidden, own_kv = model.step(
                 target.embedding[token], hidden, before + index, own_kv, attend
             )
@@ -237,7 +237,7 @@ class Eagle3Programs(DraftPrograms):
         )
 
 
-def _no_pass(token: Array, hidden: Array, own_kv: Keys) -> _Pass:
+def _no_pass(token: Array, hidden: Array, own_kv: BlockKV) -> _Pass:
     """Return a result without meaning, in the form of a pass."""
     keys, values = (jnp.pad(part, ((0, 0), (0, 1), (0, 0), (0, 0))) for part in own_kv)
     return _Pass(token, jnp.zeros(token.shape, jnp.float32), hidden, (keys, values))

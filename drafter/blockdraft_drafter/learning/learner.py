@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 
 
-class Learner:
-    """The learning of a drafter process, for all streams; `serving` is the version that drafts."""
+class ServingLearner:
+    """The learner beside a method that serves, for all streams; `serving` is the version used."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Watched:
 class StreamLearner:
     """Learns from the sequences of one stream. Not thread-safe: called on the event loop."""
 
-    def __init__(self, learner: "Learner", recorder: Recorder) -> None:
+    def __init__(self, learner: "ServingLearner", recorder: Recorder) -> None:
         """Begin without sequences."""
         self._learner = learner
         self._recorder = recorder

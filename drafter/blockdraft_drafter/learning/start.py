@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.compiled.definition import DEFAULT_BLOCK_SIZE, Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.learning.learner import Learner
+from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.samples import RAW, SampleStore
@@ -123,7 +123,7 @@ def make_learner(
     target: Checkpoint,
     dtype: DTypeLike,
     metrics: LearningMetrics | None,
-) -> Learner:
+) -> ServingLearner:
     """Return the learner beside a `method` that serves; for the arguments see `begin_learning`."""
     spec, store = method.spec, start.store
     origin = {
@@ -141,7 +141,7 @@ def make_learner(
     def load(number: int) -> Drafter[Any]:
         return load_version(store, number, start.drafter, target, dtype)
 
-    return Learner(method, store, start.version, recorder, load)
+    return ServingLearner(method, store, start.version, recorder, load)
 
 
 def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> LearningStart:

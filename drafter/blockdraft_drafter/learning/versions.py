@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Kind = Literal["shipped", "learned", "initialized"]
+VersionKind = Literal["shipped", "learned", "initialized"]
 State = Literal["candidate", "promoted", "rejected", "rolled_back"]
 
 _NAME = re.compile(r"\d{6,}")
@@ -46,7 +46,7 @@ class Version:
     made_at: float  # seconds since 1970
     # Source of its weights: a checkpoint that the settings name, learning, or the target's own
     # layers or chance.
-    kind: Kind
+    kind: VersionKind
     fingerprint: str  # of the drafter's configuration and weights
     state: State = "candidate"  # what became of it
     held_out_tau: float | None = None  # τ on held-out samples; None if it was not measured
@@ -109,7 +109,7 @@ class VersionStore:
         self,
         write_checkpoint: Callable[[Path], object],
         *,
-        kind: Kind,
+        kind: VersionKind,
         fingerprint: str,
         parent: int | None = None,
         **fields: Any,
@@ -148,7 +148,7 @@ class VersionStore:
         for version in self.list():
             if version.kind != "learned" and version.fingerprint == fingerprint:
                 return self.promote(version.number, reason)
-        kind: Kind = "shipped" if trained else "initialized"
+        kind: VersionKind = "shipped" if trained else "initialized"
         added = self.add(write_checkpoint, kind=kind, fingerprint=fingerprint, reason=reason)
         return self.promote(added.number, reason)
 
@@ -282,7 +282,7 @@ def _from_json(entry: Any) -> Version:
     measured = (version.held_out_tau, version.parent_held_out_tau, version.confidence)
     if (
         not isinstance(version.number, int)
-        or version.kind not in get_args(Kind)
+        or version.kind not in get_args(VersionKind)
         or version.state not in get_args(State)
         or not all(value is None or math.isfinite(value) for value in measured)
     ):

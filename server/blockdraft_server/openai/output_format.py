@@ -8,7 +8,7 @@ from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.openai.call_readers import Schemas
-from blockdraft_server.openai.output_forms import Kind, OutputForm, output_form
+from blockdraft_server.openai.output_forms import OutputForm, PartKind, output_form
 
 # Qwen, DeepSeek and others; Magistral.
 _REASONING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -72,7 +72,7 @@ class OutputFormat:
         begin = self.reasoning[:1] if self.reasoning else ()
         return frozenset(begin) | (self.form.leading if self.form else frozenset())
 
-    def tags(self, kind: Kind) -> dict[str, Kind]:
+    def tags(self, kind: PartKind) -> dict[str, PartKind]:
         """Return the tags that end a part of a kind, and the kinds that follow."""
         tags = dict(self.form.tags.get(kind, {})) if self.form else {}
         if self.reasoning is not None:

@@ -15,7 +15,7 @@ from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.openai import call_readers
 from blockdraft_server.openai.call_readers import Call, Schemas
 
-Kind = Literal["content", "reasoning", "call", "header"]
+PartKind = Literal["content", "reasoning", "call", "header"]
 
 # A string of JSON, which may hide the end of a call; it ends with the text if it is incomplete.
 _STRING = r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)'
@@ -44,7 +44,7 @@ class OutputForm:
     """
 
     marks: tuple[str, ...]
-    tags: Mapping[Kind, Mapping[str, Kind]]
+    tags: Mapping[PartKind, Mapping[str, PartKind]]
     read: Callable[[str, Schemas], list[Call]]
     call: tuple[str, str, str] | None = None
     trigger: str = ""
@@ -54,7 +54,7 @@ class OutputForm:
     inner_tokens: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     id_length: int = 0
-    header: Callable[[str], Kind] | None = None
+    header: Callable[[str], PartKind] | None = None
     answer: str = ""
     free_text: inference_pb2.FreeText | None = field(default=None, compare=False)
 
@@ -64,7 +64,7 @@ class OutputForm:
         return [*(tag for tags in self.tags.values() for tag in tags), *self.inner_tokens]
 
 
-def _harmony_kind(header: str) -> Kind:
+def _harmony_kind(header: str) -> PartKind:
     if "to=functions." in header:
         return "call"
     # Tools that the model has of itself are not offered; what it sends them is no answer.
@@ -123,7 +123,11 @@ GEMMA = OutputForm(
     inner_tokens=("<escape>",),
     stops=("<start_function_response>",),
 )
-_AFTER: Mapping[str, Kind] = {"<|end|>": "header", "<|start|>": "header", "<|channel|>": "header"}
+_AFTER: Mapping[str, PartKind] = {
+    "<|end|>": "header",
+    "<|start|>": "header",
+    "<|channel|>": "header",
+}
 HARMONY = OutputForm(
     marks=("<|channel|>", "<|message|>", "<|call|>"),
     tags={

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from blockdraft_server.openai.call_readers import Call
 from blockdraft_server.openai.output_format import OutputFormat
-from blockdraft_server.openai.output_forms import Kind
+from blockdraft_server.openai.output_forms import PartKind
 
 
 class Part(NamedTuple):
     """A piece of content or reasoning, or a whole call in the form of OpenAI's functions."""
 
-    kind: Kind
+    kind: PartKind
     text: str = ""
     call: Call | None = None
 
@@ -23,7 +23,7 @@ class _Tag(NamedTuple):
     start: int
     mark: str
     spelling: str
-    kind: Kind
+    kind: PartKind
 
 
 class OutputParser:
@@ -38,7 +38,7 @@ class OutputParser:
         self._stand_ins = dict(stand_ins or {})
         self._spellings = {ord(mark): tag for tag, mark in self._stand_ins.items()}
         self._channels = self._form is not None and self._form.header is not None
-        self._kind: Kind = "reasoning" if format.begins_reasoning else "content"
+        self._kind: PartKind = "reasoning" if format.begins_reasoning else "content"
         if self._channels:
             self._kind = "header"
         self._opening = ""  # the tag, or the header, that began this part
@@ -110,7 +110,7 @@ class OutputParser:
     def _spelled(self, text: str) -> str:
         return text.translate(self._spellings)
 
-    def _tags(self) -> dict[str, tuple[str, Kind]]:
+    def _tags(self) -> dict[str, tuple[str, PartKind]]:
         """Return the tags that end the current part: mark to spelling and kind of the next part."""
         return {
             self._stand_ins.get(tag, tag): (tag, kind)
@@ -132,7 +132,7 @@ class OutputParser:
                 return _Tag(place, mark, *tags[mark])
         return None
 
-    def _unquoted(self, tags: dict[str, tuple[str, Kind]]) -> Iterator[tuple[int, str]]:
+    def _unquoted(self, tags: dict[str, tuple[str, PartKind]]) -> Iterator[tuple[int, str]]:
         """Return place and mark of each tag that is not in quoted text."""
         assert self._form is not None
         ends = "|".join(map(re.escape, tags))

@@ -14,7 +14,7 @@ MAX_MERGED_TOKENS = 2048
 MESSAGES_PER_SECOND = 8000
 
 
-class Turns:
+class MessagePace:
     """The pace of the readers' messages: all together stay below `MESSAGES_PER_SECOND`.
 
     Attributes:
@@ -43,12 +43,12 @@ class Feed:
         queue: Identifies the queue in which the sequence waits for a slot.
     """
 
-    def __init__(self, turns: Turns, queue: Hashable = None) -> None:
-        """Start empty, on the running event loop; `close` must follow. All feeds share turns."""
+    def __init__(self, pace: MessagePace, queue: Hashable = None) -> None:
+        """Start empty, on the running event loop; `close` must follow. All feeds share a pace."""
         self.gained = 0
         self.queue = queue
         self._loop = asyncio.get_running_loop()
-        self._turns = turns
+        self._pace = pace
         self._begun = False
         self._waiting: deque[verifier_pb2.SequenceTokens] = deque()
         self._error: Exception | None = None
@@ -60,7 +60,7 @@ class Feed:
         """Add a message."""
         if not self._begun:
             self._begun = True
-            self._turns.readers += 1
+            self._pace.readers += 1
         self.gained += len(message.token_ids)
         waiting = self._waiting
         if waiting and len(waiting[-1].token_ids) + len(message.token_ids) <= MAX_MERGED_TOKENS:
@@ -98,14 +98,14 @@ class Feed:
             if self._error is not None:
                 raise self._error
             await self._woken()
-        self._turn = self._loop.time() + self._turns.seconds
+        self._turn = self._loop.time() + self._pace.seconds
         return self._waiting.popleft()
 
     def close(self) -> None:
         """Give up the turn; the feed is no longer read."""
         if self._begun:
             self._begun = False
-            self._turns.readers -= 1
+            self._pace.readers -= 1
 
     async def _woken(self) -> None:
         self._reader = self._loop.create_future()

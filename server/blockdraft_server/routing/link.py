@@ -12,8 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.credentials import OtherProcess
 from blockdraft_runtime.settings.process import PeerTlsSettings
-from blockdraft_server.routing.decode_stream import DecodeStream
 from blockdraft_server.routing.feed import Feed
+from blockdraft_server.routing.verifier_stream import VerifierStream
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class VerifierLink:
         self.reported = verifier_pb2.GetLoadResponse()
         self._process = OtherProcess(address, peer_tls, host or None)
         self._open_channel()
-        self._stream: DecodeStream | None = None
+        self._stream: VerifierStream | None = None
         self._in_flight = 0
         self._reported_load = 0
         self._in_flight_at_report = 0
@@ -82,7 +82,7 @@ class VerifierLink:
     def untried(self) -> int:
         """Sequences of this server on the verifier that are not known to be harmless.
 
-        See `decode_stream.TRIED_TOKENS`.
+        See `verifier_stream.TRIED_TOKENS`.
         """
         return self._stream.untried if self._stream is not None else 0
 
@@ -123,10 +123,10 @@ class VerifierLink:
         """Begin a sequence on the stream to the verifier, and count it for the context's time.
 
         The stream is opened with the first sequence, and again after it broke. See
-        `DecodeStream.decode`.
+        `VerifierStream.decode`.
         """
         if self._stream is None or not self._stream.open:
-            self._stream = DecodeStream(
+            self._stream = VerifierStream(
                 self._stub,
                 self.known_description,
                 lambda: self._other_sequences,

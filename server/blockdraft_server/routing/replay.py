@@ -23,7 +23,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.channel import Backoff, BackoffPolicy
-from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
+from blockdraft_server.routing.verifier_stream import TRIED_TOKENS, Death
 
 # Drawn at random from the first replay on: all streams of a dead verifier come back.
 REPLAYING = BackoffPolicy(initial_seconds=0.1, max_seconds=2.0)

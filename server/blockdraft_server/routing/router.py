@@ -11,10 +11,10 @@ import grpc
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.admission import verifier_unavailable
-from blockdraft_server.routing.decode_stream import BrokenOffError
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.routing.replay import Replay
+from blockdraft_server.routing.verifier_stream import BrokenOffError
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from tests.bench.support import (
 )
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
 from blockdraft_bench.engine.samples import Answered
 from blockdraft_models.sampling_options import Sampling
@@ -75,7 +75,7 @@ def test_margins_of_sampled_choices(
         max_output_tokens=4,
         max_draft_tokens=0,
     )
-    completions: dict[int, Completion] = {}
+    completions: dict[int, CompletionRecord] = {}
     pair.decoder.decode([request], completions.__setitem__)
     tokens = completions[0].token_ids
     margin = ChoiceMargin(tiny_decoder())

@@ -4,7 +4,7 @@ import pytest
 from tests.drafter.fake_method import SPEC, FakeMethod
 
 from blockdraft_bench.engine.decoding import (
-    Capacity,
+    EngineCapacity,
     InProcessTransport,
     engine_settings,
     whole_draft,
@@ -77,7 +77,7 @@ def test_a_whole_draft_is_a_block_less_its_anchor() -> None:
 
 def test_every_sequence_has_room_for_its_block_and_its_whole_length() -> None:
     settings = engine_settings(
-        Capacity(32, 100, "float32"), block_size=16, draft_policy="fixed", prompt_lookup=False
+        EngineCapacity(32, 100, "float32"), block_size=16, draft_policy="fixed", prompt_lookup=False
     )
     assert settings.scheduler.max_sequences == 32
     # A block of each, and one token more for a waiting prompt.

@@ -24,7 +24,7 @@ from tests.bench.support import (
 )
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 
-from blockdraft_bench.completions import DRAFTED, PLAIN, Completion
+from blockdraft_bench.completions import DRAFTED, PLAIN, CompletionRecord
 from blockdraft_bench.decode import sample_decoder
 from blockdraft_bench.engine.samples import (
     Answered,
@@ -34,13 +34,13 @@ from blockdraft_bench.engine.samples import (
     answer_all,
 )
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.prompts import Prompt, PromptSet
+from blockdraft_bench.prompts import PromptSet, SamplePrompt
 from blockdraft_bench.store import ResultStore
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 SETS = [
-    PromptSet("one", (Prompt("a", (10,)), Prompt("b", (20,)))),
-    PromptSet("two", (Prompt("a", (30,)),)),
+    PromptSet("one", (SamplePrompt("a", (10,)), SamplePrompt("b", (20,)))),
+    PromptSet("two", (SamplePrompt("a", (30,)),)),
 ]
 
 
@@ -54,22 +54,22 @@ class Fakes:
 
     def completions(
         self, groups: Sequence[tuple[str, ...]], path: Path, settings: str = "s"
-    ) -> dict[str, list[Completion]]:
+    ) -> dict[str, list[CompletionRecord]]:
         """Have the prompts of both sets answered by all groups."""
         names = [name for group in groups for name in group]
         decoder = SampleDecoder({name: partial(self._decode, name) for name in names})
-        store: CompletionStore = ResultStore(dict[str, Completion], settings, path)
+        store: CompletionStore = ResultStore(dict[str, CompletionRecord], settings, path)
         limits = Limits(64, frozenset({0}))
         found = answer_all(
             SETS, [0.0], limits, groups, decoder, store, on_completions=self.seen.append
         )
         return {name: [a for each in found for a in each.completions[name]] for name in names}
 
-    def _decode(self, name: str, request: GenerationRequest) -> Completion:
+    def _decode(self, name: str, request: GenerationRequest) -> CompletionRecord:
         if (name, request.prompt[0]) == self.interrupted:
             raise KeyboardInterrupt
         self.log.append((name, request.prompt[0], request.max_output_tokens))
-        return Completion((request.prompt[0], len(self.log)), (), False)
+        return CompletionRecord((request.prompt[0], len(self.log)), (), False)
 
 
 def test_decoders_take_turns_and_warm_up_once(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def pair(compiled: ScriptedPair) -> ScriptedPair:
 def measure(pair: ScriptedPair, path: Path = Path(os.devnull)) -> list[Answered]:
     lengths = {PLAIN: 0, DRAFTED: DRAFT_LENGTH}
     decoder = sample_decoder(dict.fromkeys(lengths, pair.decoder), lengths)
-    store: CompletionStore = ResultStore(dict[str, Completion], "x", path)
+    store: CompletionStore = ResultStore(dict[str, CompletionRecord], "x", path)
     return answer_all([PROMPTS], [0.0], LIMITS, [tuple(lengths)], decoder, store)
 
 

@@ -11,7 +11,7 @@ from blockdraft_bench.engine.decoding import InProcessTransport
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import DraftRow, DraftTokens
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_protos.v1 import drafter_pb2 as pb
@@ -25,7 +25,7 @@ class RecordingMethod(InstantMethod):
         super().__init__(width, max_sequences)
         self.steps: list[list[DraftRow]] = []
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         self.steps.append(list(rows))
         return super().step(rows)
 

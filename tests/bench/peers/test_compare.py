@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.peers.decoders import Variant
 from blockdraft_bench.peers.measure import compare, peers_table
 
@@ -15,11 +15,11 @@ OTHER = Variant("llama.cpp", "plain", "Q8_0")
 
 def completion(
     tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1
-) -> Completion:
-    return Completion(tuple(tokens), (), False, ttft, seconds, first)
+) -> CompletionRecord:
+    return CompletionRecord(tuple(tokens), (), False, ttft, seconds, first)
 
 
-def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[Completion]]:
+def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[CompletionRecord]]:
     """Return completions at 2, 4 and 6 tokens a second, or as much fewer.
 
     Two tokens of the other's second completion came first.

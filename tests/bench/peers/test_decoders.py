@@ -20,7 +20,7 @@ from tests.bench.support import (
 )
 from tests.models.builders import run_dense, write_gguf
 
-from blockdraft_bench.completions import Completion
+from blockdraft_bench.completions import CompletionRecord
 from blockdraft_bench.engine.samples import DecodeOne
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.peers import decoders
@@ -146,14 +146,16 @@ def test_a_peer_is_asked_in_lines(tmp_path: Path) -> None:
     with peer_process([str(write_fake_peer(tmp_path / "fake"))]) as peer:
         assert peer.versions == {"fake": "1.0"}
         whole = peer.decode(asked((1,), 5))
-        assert whole == Completion((100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2)
+        assert whole == CompletionRecord(
+            (100, 101, 102, 103, 104), (), False, 0.25, 1.0, first_tokens=2
+        )
         assert whole.timed_tokens == 3
         assert peer.decode(asked((1,), 5), prompt_lookup_tokens=10).token_ids[0] == 110
         # What follows a stop token is cut, and its time with it.
         cut = peer.decode(asked((1,), 5, 102))
-        assert cut == Completion((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)
+        assert cut == CompletionRecord((100, 101, 102), (), True, 0.25, 0.5, first_tokens=2)
         first = peer.decode(asked((1,), 5, 100))
-        assert first == Completion((100,), (), True, 0.25, 0.0, first_tokens=1)
+        assert first == CompletionRecord((100,), (), True, 0.25, 0.0, first_tokens=1)
 
 
 def test_says_why_it_ended(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from blockdraft_bench.serve.generator import (
 )
 from blockdraft_bench.serve.measure import measure_loads
 from blockdraft_bench.serve.record import Records, RequestRecord, RunKey
-from blockdraft_bench.serve.service import Connection, RunningService
-from blockdraft_bench.serve.settings import LoadSettings, Objectives, ServeSettings
+from blockdraft_bench.serve.service import RunningService, ServiceConnection
+from blockdraft_bench.serve.settings import LoadSettings, LoadTestSettings, Objectives
 from blockdraft_bench.serve.summary import load_table, summaries
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
@@ -209,9 +209,9 @@ POOL = [GenerationRequest(f"sample {i}", (i,), max_output_tokens=6) for i in ran
 
 
 def measure(fake: RunningFake, path: Path, **more: Any) -> dict[RunKey, Records]:
-    connection = Connection(fake.target, "", False, TIMEOUT_SECONDS)
+    connection = ServiceConnection(fake.target, "", False, TIMEOUT_SECONDS)
     service = RunningService(connection, ModelInfo.from_proto(MODEL))
-    settings = ServeSettings(load=replace(LOAD, **more))
+    settings = LoadTestSettings(load=replace(LOAD, **more))
     store: ResultStore[Records] = ResultStore(Records, "settings", path / "levels.jsonl")
     with Run("serve", (), OutputSettings(path)) as run:
         return measure_loads(service, POOL, settings, store, run)

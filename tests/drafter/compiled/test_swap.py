@@ -12,7 +12,7 @@ from tests.drafter.builders import drafter_config, make_method, random_drafter, 
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import DraftRow, DraftTokens
 
 CONFIG = drafter_config()
 WIDTH = CONFIG.feature_width
@@ -25,7 +25,7 @@ def method_of(seed: int, compiled: list[int] | None = None, **capacity: Any) -> 
     return make_method(drafter, target_parts(), lambda: count.append(1), **small, **capacity)
 
 
-def drafted(method: CompiledMethod) -> Draft:
+def drafted(method: CompiledMethod) -> DraftTokens:
     features = np.random.default_rng(0).standard_normal((20, WIDTH)).astype(np.float32)
     [draft] = method.step([DraftRow(0, 0, features, 5, 3)])
     return draft

@@ -32,7 +32,7 @@ from blockdraft_drafter.compiled.programs import SHARPNESS, DraftWeights
 from blockdraft_drafter.compiled.recycling import RecycledOfSlots
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFLASH, DFlash, denoise
-from blockdraft_drafter.method import Draft, DraftCacheLostError, DraftRow, MethodLostError
+from blockdraft_drafter.method import DraftCacheLostError, DraftRow, DraftTokens, MethodLostError
 from blockdraft_models.sampling_options import GREEDY, Sampling
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -85,7 +85,7 @@ class Setup:
 
     def check(
         self,
-        draft: Draft,
+        draft: DraftTokens,
         features: NDArray[Any],
         anchor: int,
         sampling: Sampling = GREEDY,

@@ -27,7 +27,7 @@ from blockdraft_drafter.compiled.packing import KEPT_CHOICES, flatten_features, 
 from blockdraft_drafter.compiled.programs import SHARPNESS, Drafted
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.eagle3.model import Eagle3
-from blockdraft_drafter.method import Draft, DraftRow, Recycled
+from blockdraft_drafter.method import DraftRow, DraftTokens, Recycled
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 
@@ -90,7 +90,7 @@ def expected(
     return chosen, np.array(log_chances)
 
 
-def check(draft: Draft, chosen: list[int]) -> None:
+def check(draft: DraftTokens, chosen: list[int]) -> None:
     assert list(draft) == chosen[: len(draft)]
 
 

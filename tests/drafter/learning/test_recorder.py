@@ -17,7 +17,7 @@ from tests.drafter.learning.kept import closed
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning import recorder as module
-from blockdraft_drafter.learning.learner import Learner, StreamLearner
+from blockdraft_drafter.learning.learner import ServingLearner, StreamLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
 from blockdraft_drafter.learning.samples import SampleFile, SampleStore, TrainingSample
@@ -107,7 +107,7 @@ def test_a_sequence_is_written_when_its_context_is_released(recorded: Recorded) 
     assert recorded.recorder.held_bytes == 0
 
 
-class Listening(Learner):
+class Listening(ServingLearner):
     """A learner that only has a version."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.routing import feed as feed_module
-from blockdraft_server.routing.feed import Feed, Turns
+from blockdraft_server.routing.feed import Feed, MessagePace
 
 
 def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
@@ -17,7 +17,7 @@ def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
 
 
 async def test_a_reader_who_waits_gets_each_message() -> None:
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     for token in range(3):
         reading = asyncio.ensure_future(feed.take())
         await asyncio.sleep(0)
@@ -26,7 +26,7 @@ async def test_a_reader_who_waits_gets_each_message() -> None:
 
 
 async def test_a_reader_who_comes_late_gets_all_steps_in_one_message() -> None:
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     feed.put(message(1))
     feed.put(message(2, 3))
     last = message(4)
@@ -43,7 +43,7 @@ async def test_a_reader_who_comes_late_gets_all_steps_in_one_message() -> None:
 
 async def test_no_message_grows_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_MERGED_TOKENS", 4)
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     for token in range(0, 10, 2):
         feed.put(message(token, token + 1))
     feed.fail(RuntimeError("the end"))
@@ -54,7 +54,7 @@ async def test_no_message_grows_beyond_its_limit(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_first_error_comes_after_all_messages_and_stays() -> None:
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     feed.put(message(1))
     feed.fail(RuntimeError("first"))
     feed.fail(RuntimeError("second"))
@@ -62,7 +62,7 @@ async def test_the_first_error_comes_after_all_messages_and_stays() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="first"):
             await feed.take()
-    waiting = Feed(Turns())
+    waiting = Feed(MessagePace())
     reading = asyncio.ensure_future(waiting.take())
     await asyncio.sleep(0)
     waiting.fail(RuntimeError("late"))
@@ -70,24 +70,24 @@ async def test_the_first_error_comes_after_all_messages_and_stays() -> None:
         await reading
 
 
-def crowd(seconds: float = 3600) -> Turns:
+def crowd(seconds: float = 3600) -> MessagePace:
     """So many readers that a turn of each takes so long."""
-    turns = Turns()
-    turns.readers = round(feed_module.MESSAGES_PER_SECOND * seconds)
-    return turns
+    pace = MessagePace()
+    pace.readers = round(feed_module.MESSAGES_PER_SECOND * seconds)
+    return pace
 
 
-async def test_only_those_who_get_messages_have_turns() -> None:
-    turns = Turns()
-    feeds = [Feed(turns) for _ in range(3)]
-    assert turns.seconds == 0
+async def test_only_readers_who_get_messages_count_for_the_pace() -> None:
+    pace = MessagePace()
+    feeds = [Feed(pace) for _ in range(3)]
+    assert pace.seconds == 0
     for feed in feeds[:2]:
         feed.put(message(1))
         feed.put(message(2))
-    assert turns.seconds == 2 / feed_module.MESSAGES_PER_SECOND
+    assert pace.seconds == 2 / feed_module.MESSAGES_PER_SECOND
     for feed in (*feeds, *feeds):
         feed.close()
-    assert turns.readers == 0
+    assert pace.readers == 0
 
 
 async def test_steps_before_a_readers_turn_are_one_message() -> None:
@@ -128,7 +128,7 @@ async def test_a_turn_comes() -> None:
 
 
 async def test_a_cancelled_reader_loses_nothing() -> None:
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     reading = asyncio.ensure_future(feed.take())
     await asyncio.sleep(0)
     reading.cancel()
@@ -138,7 +138,7 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
 
 
 async def test_what_waits_is_no_part_of_the_message_for_all() -> None:
-    feed = Feed(Turns())
+    feed = Feed(MessagePace())
     response = verifier_pb2.DecodeResponse(sequences=[message(1), message(2)])
     feed.put(response.sequences[0])
     # It would keep the tokens of all other sequences in memory.

@@ -1,6 +1,6 @@
 from blockdraft_protos.v1 import verifier_pb2
-from blockdraft_server.routing.decode_stream import TRIED_TOKENS, Death
 from blockdraft_server.routing.replay import CallMeter, Replay, total_usage
+from blockdraft_server.routing.verifier_stream import TRIED_TOKENS, Death
 
 COMPUTATION = "00112233445566ff"
 

@@ -9,7 +9,7 @@ from tests.training.corpus.making import lines, make, make_until, settings, writ
 
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_training.corpus.conversations import REPLACEMENT, Conversation, answered
-from blockdraft_training.corpus.prompts import Prompt, read_prompts
+from blockdraft_training.corpus.prompts import CorpusPrompt, read_prompts
 from blockdraft_training.corpus.rows import CorpusRow, read_rows
 from blockdraft_training.settings import PromptFile
 
@@ -60,14 +60,14 @@ def test_the_next_prompt_holds_all_that_was_said(
             if row is None:
                 break
             said += [text_of(tokenizer, first), following]
-            chat = Conversation(Prompt("", "", ("",)), tuple(said)).messages
+            chat = Conversation(CorpusPrompt("", "", ("",)), tuple(said)).messages
             assert row.prompt == tuple(tokenizer.encode_chat(chat))
             assert row.source == "q"
             first = row
 
 
 def test_only_a_whole_answer_is_followed(tokenizer: Tokenizer) -> None:
-    prompts = [Prompt(name, "q", ("Hello",)) for name in ("whole", "cut", "broken", "none")]
+    prompts = [CorpusPrompt(name, "q", ("Hello",)) for name in ("whole", "cut", "broken", "none")]
     said = tuple(tokenizer.encode("Hi"))
     broken = next((token,) for token in range(256) if REPLACEMENT in tokenizer.decode((token,)))
     responses = {"whole": (*said, IM_END), "cut": said, "broken": (*broken, IM_END)}
@@ -78,7 +78,7 @@ def test_only_a_whole_answer_is_followed(tokenizer: Tokenizer) -> None:
 
 
 def test_turns_are_named_and_numbered() -> None:
-    first = Conversation(Prompt("p", "q", ("a", "c")), ("a",))
+    first = Conversation(CorpusPrompt("p", "q", ("a", "c")), ("a",))
     assert (first.turn, first.row_id) == (1, "p")
     heard = first.then("b")
     assert (heard.turn, heard.row_id) == (1, "p")

@@ -16,7 +16,12 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import SamplingArrays, seed_words
 from blockdraft_training.corpus.decoding import choose
-from blockdraft_training.corpus.generator import BatchGenerator, BatchShape, Completion, Request
+from blockdraft_training.corpus.generator import (
+    BatchGenerator,
+    BatchShape,
+    FinishedCompletion,
+    Request,
+)
 from blockdraft_verifier.device.accept import choose_tokens
 
 VOCAB = 64
@@ -78,7 +83,7 @@ def reference(decoder: Decoder, request: Request, max_tokens: int) -> tuple[int,
     return tuple(tokens[len(request.prompt) :])
 
 
-def by_id(completions: Sequence[Completion]) -> dict[str, tuple[int, ...]]:
+def by_id(completions: Sequence[FinishedCompletion]) -> dict[str, tuple[int, ...]]:
     assert len({completion.request.id for completion in completions}) == len(completions)
     return {completion.request.id: completion.token_ids for completion in completions}
 

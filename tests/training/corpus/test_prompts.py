@@ -14,7 +14,7 @@ from tests.training.talkative_target import write_talkative_target
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_training.corpus.conversations import opening_ids
-from blockdraft_training.corpus.prompts import Prompt, read_prompts, select
+from blockdraft_training.corpus.prompts import CorpusPrompt, read_prompts, select
 from blockdraft_training.errors import CorpusError
 from blockdraft_training.settings import PromptFile
 
@@ -26,16 +26,16 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def prompts(*texts: str) -> list[Prompt]:
-    return [Prompt(f"p/{index}", "p", (text,)) for index, text in enumerate(texts)]
+def prompts(*texts: str) -> list[CorpusPrompt]:
+    return [CorpusPrompt(f"p/{index}", "p", (text,)) for index, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize("name", ["some.jsonl", "some.jsonl.gz", "some.jsonl.xz"])
 def test_files_are_read(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, {"id": "a", "turns": ["x", "y"]}, {"id": "b", "turns": ["z"]})
     assert list(read_prompts(PromptFile.parse(str(path)))) == [
-        Prompt("a", "some", ("x", "y")),
-        Prompt("b", "some", ("z",)),
+        CorpusPrompt("a", "some", ("x", "y")),
+        CorpusPrompt("b", "some", ("z",)),
     ]
 
 
@@ -69,7 +69,7 @@ def test_each_text_is_kept_once_and_excluded_ones_are_dropped() -> None:
 
 
 def test_ids_must_differ() -> None:
-    both = [Prompt("same", "p", ("x",)), Prompt("same", "q", ("y",))]
+    both = [CorpusPrompt("same", "p", ("x",)), CorpusPrompt("same", "q", ("y",))]
     with pytest.raises(CorpusError, match="two different prompts have the id same"):
         select(both, frozenset(), Counter())
 

@@ -8,7 +8,7 @@ from tests.training.online.traffic import drafter_of, settings_of
 from tests.training.pair import Pair
 
 from blockdraft_drafter.dflash.model import DFLASH
-from blockdraft_drafter.learning.versions import Kind, VersionStore
+from blockdraft_drafter.learning.versions import VersionKind, VersionStore
 from blockdraft_drafter.sources import shipped_for
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.resolve import resolve_target
@@ -30,7 +30,7 @@ def found(pair: Pair, directory: Path, drafter: Path | str) -> Start:
     return find_start(VersionStore(directory), settings, recipe, pair.checkpoint)
 
 
-def added(store: VersionStore, source: Path, kind: Kind) -> int:
+def added(store: VersionStore, source: Path, kind: VersionKind) -> int:
     def write(folder: Path) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
 

@@ -12,7 +12,7 @@ from tests.drafter.learning.kept import Kept, sample
 from blockdraft_drafter.learning.samples import TrainingSample
 from blockdraft_training.online.settings import LearnSettings, Schedule
 from blockdraft_training.online.traffic import (
-    Form,
+    SampleForm,
     Slice,
     Traffic,
     cut,
@@ -21,7 +21,7 @@ from blockdraft_training.online.traffic import (
     row_of,
 )
 
-FORM = Form("target", (1, 2), 8, 4, frozenset({"mine"}), 100)
+FORM = SampleForm("target", (1, 2), 8, 4, frozenset({"mine"}), 100)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from blockdraft_verifier.device.cache import CacheLayout, allocate_kv
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 BUCKET = Bucket(2, 16, 16)
 PAGE_SIZE, NUM_PAGES, MAX_PAGES = 4, 24, 10
@@ -93,7 +93,7 @@ def test_chunks_then_decoding_then_drafts(
         sequences, expected = [], []
         for index in range(2):
             tokens = [rng.randrange(decoder.config.vocab_size) for _ in range(34 + 5 * index)]
-            sequences.append(Sequence(index, GenerationRequest("s", tuple(tokens)), 0.0))
+            sequences.append(TokenSequence(index, GenerationRequest("s", tuple(tokens)), 0.0))
             sequences[-1].pages = pages[index * MAX_PAGES : (index + 1) * MAX_PAGES]
             expected.append((reference.logits(tokens), reference.captured(tokens, CAPTURE)))
         while any(s.committed < len(s.tokens) for s in sequences):

@@ -13,7 +13,7 @@ from blockdraft_verifier.device.logits_processing import process_logits
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 PAGE_SIZE, MAX_PAGES, MAX_DRAFTS = 16, 40, 7
 BUCKET = Bucket(4, 32, 32)
@@ -30,7 +30,7 @@ def test_rows_of_every_length(length: int) -> None:
     rows, cases = [], []
     for index, count in enumerate((length, rng.randint(1, 600), length + 1)):
         asked, request = random_case(10 * length + index)
-        sequence = Sequence(index, request, 0.0)
+        sequence = TokenSequence(index, request, 0.0)
         sequence.tokens = rng.choices(range(30), k=count)
         # At least one of each, as far as there is room.
         prompt = rng.randint(1, max(1, count - 1))

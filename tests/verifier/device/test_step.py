@@ -17,7 +17,7 @@ from blockdraft_verifier.device.feature_form import final_positions_first
 from blockdraft_verifier.device.packing import pack, reading
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 
 @pytest.mark.parametrize("exponent", range(1, 12))
@@ -120,9 +120,9 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_packing_by_hand() -> None:
-    decoding = Sequence(1, GenerationRequest("a", (1, 2, 3, 4), emitted=(5,)), 0.0)
+    decoding = TokenSequence(1, GenerationRequest("a", (1, 2, 3, 4), emitted=(5,)), 0.0)
     decoding.committed, decoding.pages = 4, [7, 2]
-    prompt = Sequence(
+    prompt = TokenSequence(
         2, GenerationRequest("b", (11, 12, 13), sampling=Sampling(0.5, seed=-1), log_probs=0), 0.0
     )
     prompt.pages = [5]

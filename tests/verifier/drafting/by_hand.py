@@ -15,7 +15,7 @@ from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
-from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, TokenSequence
 
 VOCAB = 50
 PAGE_SIZE, PAGES_EACH = 4, 10
@@ -98,30 +98,30 @@ class Bench:
         assert self.sync.poll() == DESCRIPTION
         self.count = 0
 
-    def sequence(self, committed: int) -> Sequence:
+    def sequence(self, committed: int) -> TokenSequence:
         """Return a sequence whose features say which sequence and position they are of."""
         tokens = tuple(range(1, committed + 2))
-        sequence = Sequence(self.count, GenerationRequest("r", tokens), 0.0)
+        sequence = TokenSequence(self.count, GenerationRequest("r", tokens), 0.0)
         sequence.pages = [self.count + 4 * i for i in range(PAGES_EACH)]
         sequence.committed = committed
         self.store.write(sequence.pages, 0, self.features(sequence, 0, committed))
         self.count += 1
         return sequence
 
-    def advance(self, sequence: Sequence, count: int) -> None:
+    def advance(self, sequence: TokenSequence, count: int) -> None:
         start = sequence.committed
         sequence.committed += count
         sequence.tokens = list(range(1, sequence.committed + 2))
         features = self.features(sequence, start, sequence.committed)
         self.store.write(sequence.pages, start, features)
 
-    def features(self, sequence: Sequence, start: int, stop: int) -> np.ndarray:
+    def features(self, sequence: TokenSequence, start: int, stop: int) -> np.ndarray:
         return np.array(
             [(sequence.sequence_id, position) for position in range(start, stop)],
             ml_dtypes.bfloat16,
         ).reshape(-1, 2)
 
-    def part(self, sequence: Sequence, request: int = -1) -> pb.SequenceDraft:
+    def part(self, sequence: TokenSequence, request: int = -1) -> pb.SequenceDraft:
         """Return what a request says of a sequence, its features checked."""
         cache_id = self.sync.caches[sequence].cache_id
         message = self.wire.sent[request]
@@ -165,15 +165,15 @@ class Bench:
         self.respond(request, change)
         return self.sync.collect(wait=wait)
 
-    def request(self, *wanted: tuple[Sequence, int], wait: float = TIMEOUT) -> None:
+    def request(self, *wanted: tuple[TokenSequence, int], wait: float = TIMEOUT) -> None:
         self.sync.request(wanted, wait)
 
-    def asked(self, sequence: Sequence, draft_length: int = 3, wait: float = TIMEOUT) -> int:
+    def asked(self, sequence: TokenSequence, draft_length: int = 3, wait: float = TIMEOUT) -> int:
         """Ask for a draft; return the id of its draft KV cache."""
         self.sync.request([(sequence, draft_length)], wait)
         return self.sync.caches[sequence].cache_id
 
-    def assert_usual_again(self, sequence: Sequence) -> None:
+    def assert_usual_again(self, sequence: TokenSequence) -> None:
         """The next request makes good whatever was lost, and nothing else is repaired."""
         before = self.repairs.copy()
         self.asked(sequence)

@@ -4,12 +4,12 @@ import pytest
 from tests.verifier.drafting.by_hand import TIMEOUT, Bench
 
 from blockdraft_verifier.drafting.sync import LEAVING_ALONE
-from blockdraft_verifier.scheduling.sequence import Draft, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 WAIT = TIMEOUT / 8
 
 
-def miss(bench: Bench) -> Sequence:
+def miss(bench: Bench) -> TokenSequence:
     """Return a sequence whose draft did not come in time."""
     sequence = bench.sequence(5)
     bench.asked(sequence, wait=WAIT)

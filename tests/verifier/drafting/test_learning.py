@@ -8,7 +8,7 @@ from tests.verifier.drafting.by_hand import DESCRIPTION, Bench
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting import outgoing
-from blockdraft_verifier.scheduling.sequence import FinishReason, Sequence
+from blockdraft_verifier.scheduling.sequence import FinishReason, TokenSequence
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def recordable(bench: Bench, committed: int) -> Sequence:
+def recordable(bench: Bench, committed: int) -> TokenSequence:
     sequence = bench.sequence(committed)
     sequence.request = replace(
         sequence.request, recordable=True, sampling=Sampling(0.5), prompt=(1, 2, 3)

@@ -11,7 +11,7 @@ from tests.verifier.drafting.by_hand import (
 )
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.scheduling.sequence import Draft, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 
 @pytest.mark.parametrize("length", [4, 6, 0])
@@ -162,7 +162,7 @@ def test_a_late_response_ends_the_stream(bench: Bench, waited: float, kept: bool
         assert_lost(bench, sequence)
 
 
-def assert_lost(bench: Bench, sequence: Sequence) -> None:
+def assert_lost(bench: Bench, sequence: TokenSequence) -> None:
     """Nothing awaits the lost stream, and a new one starts from nothing."""
     assert bench.repairs == {"stream_broken": 1}
     assert bench.link.transport is None

@@ -20,7 +20,7 @@ from blockdraft_verifier.engine.acceptance import (
     expected_drafts,
     expected_longest,
 )
-from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, Outcome
+from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, PredictionOutcome
 
 
 def test_expected_accepted_is_a_sum_of_products() -> None:
@@ -172,7 +172,7 @@ def test_a_match_gets_longer_with_each_token() -> None:
 
 def test_a_run_teaches_all_lengths_it_passed() -> None:
     found = MatchAcceptance()
-    found.update(Outcome(2, right=3, missed=True))
+    found.update(PredictionOutcome(2, right=3, missed=True))
     two, four, five = (found.survival(length, 1)[0] for length in (2, 4, 5))
     # Right after 2, 3 and 4 tokens, wrong after 5.
     assert two > PRIOR[1]
@@ -185,11 +185,11 @@ def test_a_run_teaches_all_lengths_it_passed() -> None:
 def test_a_successor_starts_there_and_learns_alone() -> None:
     first = MatchAcceptance()
     for _ in range(30):
-        first.update(Outcome(2, right=1, missed=False))
+        first.update(PredictionOutcome(2, right=1, missed=False))
     heir = first.successor()
     assert heir.survival(2, 1) == first.survival(2, 1)
     before = first.survival(2, 1)
-    heir.update(Outcome(2, right=0, missed=True))
+    heir.update(PredictionOutcome(2, right=0, missed=True))
     assert first.survival(2, 1) == before
     # The first trial of its own counts more than another one of the many before.
     assert heir.survival(2, 1)[0] < 0.85 * before[0]
@@ -200,7 +200,7 @@ def test_a_rate_settles_as_an_average_of_the_last_trials() -> None:
     seen = [random.Random(1).random() < 0.5 for _ in range(60)]
     rate = PRIOR[1]
     for trial, right in enumerate(seen, start=1):
-        found.update(Outcome(2, int(right), missed=not right))
+        found.update(PredictionOutcome(2, int(right), missed=not right))
         weight = 1 / (PRIOR_WEIGHT + trial) if trial < SETTLED_TRIALS else LEARNING_RATE
         rate += weight * (right - rate)
     assert found.survival(2, 1) == pytest.approx([rate])

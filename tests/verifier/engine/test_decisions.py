@@ -22,7 +22,7 @@ from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, TokenSequence
 
 # Seconds of steps by tokens: SmolLM2-135M in bfloat16 on two cores of a Zen 4, and a chip.
 CPU = {1: 0.042, 2: 0.0425, 4: 0.043, 8: 0.05, 16: 0.052, 32: 0.068, 64: 0.104}
@@ -87,7 +87,7 @@ class Service:
         self.lengths.costs = costs
         self.random = random.Random(0)
         self.numbers = count(1)
-        self.texts: dict[Sequence, list[int]] = {}
+        self.texts: dict[TokenSequence, list[int]] = {}
         self.decided = hashlib.sha256()
         self.now, self.tokens, self.completions = 0.0, 0, 0
 
@@ -112,7 +112,7 @@ class Service:
             text.append(self.random.randrange(1000) if fresh else text[source])
         number = next(self.numbers)
         request = GenerationRequest(str(number), tuple(text[:prompt]), max_output_tokens=output)
-        sequence = Sequence(number, request, self.now)
+        sequence = TokenSequence(number, request, self.now)
         self.texts[sequence] = text
         self.lengths.add(sequence)
         self.scheduler.add(sequence)
@@ -144,7 +144,7 @@ class Service:
         if asked:
             self.draft(asked)
 
-    def draft(self, asked: list[tuple[Sequence, int]]) -> None:
+    def draft(self, asked: list[tuple[TokenSequence, int]]) -> None:
         longest = 0
         for sequence, length in asked:
             text, start = self.texts[sequence], len(sequence.tokens)

@@ -25,13 +25,13 @@ from blockdraft_verifier.engine.policy import (
     DraftLengths,
 )
 from blockdraft_verifier.engine.repetitions import INDEXED_PER_STEP
-from blockdraft_verifier.scheduling.scheduler import Progress, Row
+from blockdraft_verifier.scheduling.scheduler import Row, SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
     DraftSource,
     FinishReason,
     GenerationRequest,
-    Sequence,
+    TokenSequence,
 )
 
 BLOCK_SIZE = 5
@@ -46,9 +46,11 @@ def made(policy: DraftPolicy = "fixed") -> DraftLengths:
     return lengths
 
 
-def decoding(lengths: DraftLengths, *, output: int = 20, **options: Any) -> Sequence:
+def decoding(lengths: DraftLengths, *, output: int = 20, **options: Any) -> TokenSequence:
     """Return a sequence that is known and has its first token."""
-    sequence = Sequence(1, GenerationRequest("r", (1, 2), max_output_tokens=output, **options), 0.0)
+    sequence = TokenSequence(
+        1, GenerationRequest("r", (1, 2), max_output_tokens=output, **options), 0.0
+    )
     sequence.tokens.append(3)
     sequence.committed = 2
     lengths.add(sequence)
@@ -69,7 +71,7 @@ def test_drafts_leave_room_for_prompts() -> None:
 
 def test_prompts_only_send_and_completions_are_drafted_for() -> None:
     lengths = made()
-    completion, prompt = decoding(lengths), Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
+    completion, prompt = decoding(lengths), TokenSequence(2, GenerationRequest("p", (1, 2)), 0.0)
     wanted = lengths.decide([completion, prompt], BLOCK_SIZE, 0)
     assert wanted == [(prompt, 0), (completion, BLOCK_SIZE - 1)]
 
@@ -81,7 +83,7 @@ def test_a_drafter_that_is_hardly_asked_hears_nothing_of_prompts(
 ) -> None:
     lengths = made(policy)
     lengths._overall = AcceptanceEstimate([right], [100])
-    prompt = Sequence(2, GenerationRequest("p", (1, 2)), 0.0)
+    prompt = TokenSequence(2, GenerationRequest("p", (1, 2)), 0.0)
     hopeless = policy == "adaptive" and right < HOPELESS_ACCEPTANCE
     assert lengths.decide([prompt], BLOCK_SIZE, 0) == ([] if hopeless else [(prompt, 0)])
 
@@ -130,7 +132,7 @@ def test_what_does_not_pay_is_probed_now_and_then() -> None:
     sequence = decoding(lengths)
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4)
     for _ in range(60):
-        lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
+        lengths.observe_acceptance([SequenceProgress(row, 0, (9,), 1)])
     assert lengths.costs is not None
     drafted = []
     for _ in range(1000):
@@ -150,7 +152,7 @@ def test_early_ends_are_learned() -> None:
     sequence = decoding(lengths)
     row = Row(sequence, 2, (3, 4, 5), 2, ended_early=True)
     for _ in range(60):
-        lengths.observe_acceptance([Progress(row, 2, (4, 5, 9), 3)])
+        lengths.observe_acceptance([SequenceProgress(row, 2, (4, 5, 9), 3)])
     for drafts in (lengths._overall, lengths._drafts[sequence]):
         assert drafts.draft_survival(3) == pytest.approx([1.0, 1.0, 0.0], abs=0.1)
         assert drafts.accepted_of(4) == pytest.approx(2.0, abs=0.2)
@@ -197,7 +199,7 @@ class Run:
 
     def __init__(self, lengths: DraftLengths, prompt: list[int], completion: list[int]) -> None:
         request = GenerationRequest("r", tuple(prompt), max_output_tokens=len(completion) + 1)
-        self.sequence = Sequence(1, request, 0.0)
+        self.sequence = TokenSequence(1, request, 0.0)
         self.sequence.tokens.append(completion[0])
         self.text = [*prompt, *completion]
         self.lengths = lengths
@@ -223,7 +225,7 @@ class Run:
         self.seconds += seconds
         self.lengths.observe_step([row], seconds)
         self.lengths.decide([sequence], 1, 0)
-        self.lengths.observe_acceptance([Progress(row, accepted, gained, accepted + 1)])
+        self.lengths.observe_acceptance([SequenceProgress(row, accepted, gained, accepted + 1)])
 
     def all(self) -> float:
         """Return the seconds of all steps."""
@@ -289,7 +291,7 @@ def test_what_prompt_lookup_drafted_says_nothing_of_the_drafter() -> None:
     sequence = decoding(lengths)
     row = Row(sequence, 2, (3, 4, 5, 6, 7), 4, DraftSource.PROMPT_LOOKUP)
     for _ in range(60):
-        lengths.observe_acceptance([Progress(row, 0, (9,), 1)])
+        lengths.observe_acceptance([SequenceProgress(row, 0, (9,), 1)])
     for drafts in (lengths._overall, lengths._drafts[sequence]):
         assert drafts.count == 0
 

@@ -12,7 +12,7 @@ from tests.fakes.drafting import SessionLink
 from tests.verifier.engine.test_shared_noise import KnowingMethod
 from tests.verifier.support import CONFIG, decode, make_engine
 
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import DraftRow, DraftTokens
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -27,7 +27,7 @@ class RandomMethod(KnowingMethod):
         self._rng = np.random.default_rng(3)
         self._last: dict[int, tuple[list[int], DraftRow, tuple[int, ...]]] = {}
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         for row in rows:
             if row.context_length == 0:
                 self._last.pop(row.slot, None)

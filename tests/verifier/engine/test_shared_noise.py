@@ -24,7 +24,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_drafter.compiled.programs import draft_tokens
-from blockdraft_drafter.method import Draft, DraftRow
+from blockdraft_drafter.method import DraftRow, DraftTokens
 from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import pack_sampling
@@ -70,7 +70,7 @@ class KnowingMethod(ScriptedMethod):
         self._decoder = decoder
         self._tokens: dict[int, list[int]] = {}
 
-    def step(self, rows: Sequence[DraftRow]) -> list[Draft]:
+    def step(self, rows: Sequence[DraftRow]) -> list[DraftTokens]:
         drafts = []
         for row in rows:
             known = self._tokens.get(row.slot, [])[: row.context_length]

@@ -19,7 +19,7 @@ from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, TokenSequence
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Service:
         length = length or self.random.randint(*self.machine.prompt)
         prompt = tuple(self.random.randrange(1000) for _ in range(length))
         request = GenerationRequest(str(number), prompt, max_output_tokens=self.machine.output)
-        sequence = Sequence(number, request, self.now)
+        sequence = TokenSequence(number, request, self.now)
         self.lengths.add(sequence)
         self.scheduler.add(sequence)
 

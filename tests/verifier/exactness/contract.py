@@ -8,8 +8,7 @@ import numpy as np
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.scheduler import Row
-from blockdraft_verifier.scheduling.sequence import GenerationRequest
-from blockdraft_verifier.scheduling.sequence import Sequence as Decoded
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Contract:
             stop = copy.done + size
             drafted = min(size, self.runner.max_block) - 1
             request = GenerationRequest("contract", self.text[:stop], log_probs=20)
-            sequence = Decoded(0, request, 0.0, pages=copy.pages)
+            sequence = TokenSequence(0, request, 0.0, pages=copy.pages)
             rows.append(Row(sequence, copy.done, self.text[copy.done : stop], drafted))
         said = [np.asarray(array) for array in self.runner.run_in(bucket, rows).log_probs]
         choice = 0

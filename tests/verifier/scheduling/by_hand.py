@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
-from blockdraft_verifier.scheduling.sequence import Draft, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 VOCAB = 11
 
@@ -35,11 +35,11 @@ class Driver:
     # For each sequence, the others of its tenant and class that came before it.
     earlier: dict[int, set[int]] = field(default_factory=dict)
     tenants: dict[tuple[bytes, bool], set[int]] = field(default_factory=dict)
-    ended: list[Sequence] = field(default_factory=list)
+    ended: list[TokenSequence] = field(default_factory=list)
     preemptions: int = 0
     preempted: int = 0  # in the last step
 
-    def add(self, *sequences: Sequence) -> None:
+    def add(self, *sequences: TokenSequence) -> None:
         for sequence in sequences:
             queue = sequence.request.cache_salt, sequence.request.background
             mine = self.tenants.setdefault(queue, set())

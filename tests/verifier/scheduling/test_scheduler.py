@@ -18,7 +18,7 @@ from blockdraft_verifier.scheduling.sequence import (
     Draft,
     FinishReason,
     GenerationRequest,
-    Sequence,
+    TokenSequence,
 )
 
 MAX_STEPS = 3000
@@ -84,7 +84,7 @@ def test_every_request_ends_right_whatever_the_limits(
     pages = PageAllocator(num_pages, page_size)
     driver = Driver(Scheduler(config, pages))
     sequences = [
-        Sequence(i, random_request(rng, i, config.max_context_tokens), 0.0)
+        TokenSequence(i, random_request(rng, i, config.max_context_tokens), 0.0)
         for i in range(rng.randint(1, 8))
     ]
     arriving = list(sequences)
@@ -125,11 +125,11 @@ def scheduler(
 
 def new(
     number: int, prompt: Iterable[int], max_output_tokens: int = 40, *, background: bool = False
-) -> Sequence:
+) -> TokenSequence:
     request = GenerationRequest(
         f"r{number}", tuple(prompt), max_output_tokens=max_output_tokens, background=background
     )
-    return Sequence(number, request, 0.0)
+    return TokenSequence(number, request, 0.0)
 
 
 def test_scarce_pages_preempt_the_youngest_and_it_ends_right_all_the_same() -> None:
@@ -311,7 +311,7 @@ def test_tokens_after_a_stop_token_are_dropped() -> None:
         tokens.append(next_token(tokens))
     assert len(set(tokens[2:])) == 4
     request = GenerationRequest("s", (1, 2), stop_token_ids=frozenset({tokens[4]}))
-    driver.add(sequence := Sequence(0, request, 0.0))
+    driver.add(sequence := TokenSequence(0, request, 0.0))
     driver.step()
     sequence.draft = Draft(tuple(tokens[3:6]))
     driver.step()

@@ -5,15 +5,15 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 from blockdraft_verifier.scheduling.waiting import WaitingSequences
 
 
-def new(number: int, tenant: bytes) -> Sequence:
-    return Sequence(number, GenerationRequest(f"r{number}", (1,), cache_salt=tenant), 0.0)
+def new(number: int, tenant: bytes) -> TokenSequence:
+    return TokenSequence(number, GenerationRequest(f"r{number}", (1,), cache_salt=tenant), 0.0)
 
 
-def taken(waiting: WaitingSequences, running: list[Sequence]) -> Sequence:
+def taken(waiting: WaitingSequences, running: list[TokenSequence]) -> TokenSequence:
     sequence = waiting.first(running)
     waiting.take(sequence)
     running.append(sequence)
@@ -43,19 +43,19 @@ def test_with_one_place_tenants_take_turns() -> None:
 
 
 def test_replays_go_before_new_sequences() -> None:
-    waiting, running = WaitingSequences(), list[Sequence]()
+    waiting, running = WaitingSequences(), list[TokenSequence]()
     waiting.add(new(0, b"a"))
     for number in (1, 2):
         replay = GenerationRequest(f"r{number}", (1,), (2,), cache_salt=b"b", replay=True)
-        waiting.add(Sequence(number, replay, 0.0))
+        waiting.add(TokenSequence(number, replay, 0.0))
     waiting.put_back(new(3, b"c"))
     assert [taken(waiting, running).sequence_id for _ in range(4)] == [3, 1, 2, 0]
 
 
 def test_the_background_waits_for_all_others_and_has_its_own_turns() -> None:
-    def behind(number: int, tenant: bytes) -> Sequence:
+    def behind(number: int, tenant: bytes) -> TokenSequence:
         request = GenerationRequest(f"r{number}", (1,), cache_salt=tenant, background=True)
-        return Sequence(number, request, 0.0)
+        return TokenSequence(number, request, 0.0)
 
     waiting = WaitingSequences()
     for number, tenant in enumerate((b"a", b"a", b"b")):
@@ -97,7 +97,7 @@ def test_no_tenant_waits_longer_for_tenants_that_want_more(
 ) -> None:
     """A tenant with one request at a time, among others that always have many."""
     rng = random.Random(seed)
-    waiting, running = WaitingSequences(), list[Sequence]()
+    waiting, running = WaitingSequences(), list[TokenSequence]()
     names = [bytes([number]) for number in range(tenants)]
     trickle, flood = names[0], names[1:]
     number = 0

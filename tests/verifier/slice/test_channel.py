@@ -19,7 +19,7 @@ from blockdraft_verifier.slice.channel import (
     LeaderChannel,
     LeaderLostError,
 )
-from blockdraft_verifier.slice.meeting import Listener, SliceMismatchError, connect
+from blockdraft_verifier.slice.meeting import LeaderSocket, SliceMismatchError, connect
 
 DIGEST, OTHER = b"a" * 32, b"b" * 32
 SECONDS = 10.0
@@ -30,18 +30,18 @@ Calls = Callable[..., "Future[FollowerChannel]"]
 
 @pytest.fixture
 def call() -> Iterator[Calls]:
-    """Let a follower call a listener from a thread of its own."""
+    """Let a follower call a leader's socket from a thread of its own."""
     calls: list[Future[FollowerChannel]] = []
     with ThreadPoolExecutor() as executor:
 
         def submit(
-            listener: Listener,
+            leader_socket: LeaderSocket,
             process_id: int,
             digest: bytes = DIGEST,
             token: bytes | None = None,
         ) -> "Future[FollowerChannel]":
-            address = ("127.0.0.1", listener.port)
-            token = token or listener.token
+            address = ("127.0.0.1", leader_socket.port)
+            token = token or leader_socket.token
             calls.append(executor.submit(connect, address, token, process_id, digest, SECONDS))
             return calls[-1]
 
@@ -60,10 +60,10 @@ def met(call: Calls) -> Iterator[Met]:
     leaders = []
 
     def meet(count: int) -> tuple[LeaderChannel, list[FollowerChannel]]:
-        listener = Listener()
+        leader_socket = LeaderSocket()
         # The last one first: the order of arrival means nothing.
-        futures = [call(listener, number) for number in range(count, 0, -1)]
-        leader = listener.accept(count, DIGEST, SECONDS)
+        futures = [call(leader_socket, number) for number in range(count, 0, -1)]
+        leader = leader_socket.accept(count, DIGEST, SECONDS)
         followers = [future.result(SECONDS) for future in reversed(futures)]
         leaders.append(leader)
         return leader, followers
@@ -156,27 +156,27 @@ def test_the_end_of_the_leader_is_no_loss(met: Met) -> None:
 
 
 def test_missing_followers_are_named() -> None:
-    listener = Listener()
-    with socket.create_connection(("127.0.0.1", listener.port)) as caller:
+    leader_socket = LeaderSocket()
+    with socket.create_connection(("127.0.0.1", leader_socket.port)) as caller:
         # By hand, so that all of it was said before the leader's time begins.
-        caller.sendall(meeting._HELLO.pack(listener.token, DIGEST, 2))
+        caller.sendall(meeting._HELLO.pack(leader_socket.token, DIGEST, 2))
         with pytest.raises(FollowerLostError, match=r"processes \[1, 3\] .* 0.3 s"):
-            listener.accept(3, DIGEST, 0.3)
+            leader_socket.accept(3, DIGEST, 0.3)
         assert caller.recv(1) == meeting._ACCEPTED
         with pytest.raises(LeaderLostError):
             FollowerChannel(caller).receive()
 
 
 def test_strangers_are_turned_away(call: Calls) -> None:
-    listener = Listener()
-    silent = socket.create_connection(("127.0.0.1", listener.port))
+    leader_socket = LeaderSocket()
+    silent = socket.create_connection(("127.0.0.1", leader_socket.port))
     silent.close()
-    chatter = socket.create_connection(("127.0.0.1", listener.port))
+    chatter = socket.create_connection(("127.0.0.1", leader_socket.port))
     chatter.sendall(secrets.token_bytes(200))
-    wrong_token = call(listener, 1, token=secrets.token_bytes(32))
-    too_many = call(listener, 2)
-    right = call(listener, 1)
-    leader = listener.accept(1, DIGEST, SECONDS)
+    wrong_token = call(leader_socket, 1, token=secrets.token_bytes(32))
+    too_many = call(leader_socket, 2)
+    right = call(leader_socket, 1)
+    leader = leader_socket.accept(1, DIGEST, SECONDS)
     for stranger in (wrong_token, too_many):
         with pytest.raises(LeaderLostError, match="no leader at 127"):
             stranger.result(SECONDS)
@@ -187,25 +187,25 @@ def test_strangers_are_turned_away(call: Calls) -> None:
 
 
 def test_strangers_that_dawdle_hold_up_no_follower(call: Calls) -> None:
-    listener = Listener()
-    address = ("127.0.0.1", listener.port)
+    leader_socket = LeaderSocket()
+    address = ("127.0.0.1", leader_socket.port)
     with contextlib.ExitStack() as strangers:
         for beginning in (b"", b"G", b"GET / HTTP/1.1\r\n\r\n", bytes(4), b"\xff" * 12) * 20:
             stranger = strangers.enter_context(socket.create_connection(address))
             stranger.sendall(beginning)
-        right = call(listener, 1)
-        leader = listener.accept(1, DIGEST, SECONDS)
+        right = call(leader_socket, 1)
+        leader = leader_socket.accept(1, DIGEST, SECONDS)
         leader.send(b"hello")
         assert bytes(right.result(SECONDS).receive()) == b"hello"
         leader.close()
 
 
 def test_no_process_can_call_after_the_meeting(call: Calls) -> None:
-    listener = Listener()
-    follower = call(listener, 1)
-    leader = listener.accept(1, DIGEST, SECONDS)
+    leader_socket = LeaderSocket()
+    follower = call(leader_socket, 1)
+    leader = leader_socket.accept(1, DIGEST, SECONDS)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", listener.port))
+        socket.create_connection(("127.0.0.1", leader_socket.port))
     leader.close()
     follower.result(SECONDS)
 
@@ -230,17 +230,17 @@ def test_a_frame_that_is_too_long_is_not_read() -> None:
 
 
 def test_processes_that_run_different_things_do_not_meet(call: Calls) -> None:
-    listener = Listener()
-    future = call(listener, 1, digest=OTHER)
+    leader_socket = LeaderSocket()
+    future = call(leader_socket, 1, digest=OTHER)
     with pytest.raises(SliceMismatchError, match=r"process 1 .* other flags, another target"):
-        listener.accept(1, DIGEST, SECONDS)
+        leader_socket.accept(1, DIGEST, SECONDS)
     with pytest.raises(SliceMismatchError):
         future.result(SECONDS)
 
 
 def test_no_leader_listens() -> None:
-    listener = Listener()
+    leader_socket = LeaderSocket()
     with pytest.raises(FollowerLostError):
-        listener.accept(1, DIGEST, 0.01)
+        leader_socket.accept(1, DIGEST, 0.01)
     with pytest.raises(LeaderLostError, match="no leader"):
-        connect(("127.0.0.1", listener.port), listener.token, 1, DIGEST, 1.0)
+        connect(("127.0.0.1", leader_socket.port), leader_socket.token, 1, DIGEST, 1.0)

@@ -18,7 +18,7 @@ from blockdraft_verifier.slice.channel import (
     LeaderChannel,
     LeaderLostError,
 )
-from blockdraft_verifier.slice.meeting import Listener, connect
+from blockdraft_verifier.slice.meeting import LeaderSocket, connect
 
 DIGEST = b"a" * 32
 SECONDS = 30.0
@@ -35,10 +35,10 @@ while True:
 """
 LEADER = """
 import sys
-from blockdraft_verifier.slice.meeting import Listener
-listener = Listener()
-print(listener.port, listener.token.hex(), flush=True)
-channel = listener.accept(1, b"a" * 32, 30.0, patience_seconds=2.0)
+from blockdraft_verifier.slice.meeting import LeaderSocket
+leader_socket = LeaderSocket()
+print(leader_socket.port, leader_socket.token.hex(), flush=True)
+channel = leader_socket.accept(1, b"a" * 32, 30.0, patience_seconds=2.0)
 for line in sys.stdin.buffer:
     channel.send(line)
     print("sent", flush=True)
@@ -59,14 +59,16 @@ class Met:
 @pytest.fixture
 def met() -> Iterator[Met]:
     """Bring a leader in this process together with two followers in others."""
-    listener = Listener()
+    leader_socket = LeaderSocket()
     with contextlib.ExitStack() as closing:
         followers = []
         for number in (1, 2):
-            process = start(FOLLOWER, str(listener.port), listener.token.hex(), str(number))
+            process = start(
+                FOLLOWER, str(leader_socket.port), leader_socket.token.hex(), str(number)
+            )
             followers.append(closing.enter_context(process))
             closing.callback(process.kill)
-        leader = listener.accept(2, DIGEST, SECONDS, PATIENCE_SECONDS)
+        leader = leader_socket.accept(2, DIGEST, SECONDS, PATIENCE_SECONDS)
         closing.callback(leader.close)
         yield Met(leader, followers)
 

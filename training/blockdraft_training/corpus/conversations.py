@@ -13,9 +13,9 @@ from pathlib import Path
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
-from blockdraft_training.corpus.generator import Completion, Request
+from blockdraft_training.corpus.generator import FinishedCompletion, Request
 from blockdraft_training.corpus.lines import LineFile
-from blockdraft_training.corpus.prompts import Prompt, read_prompts
+from blockdraft_training.corpus.prompts import CorpusPrompt, read_prompts
 from blockdraft_training.corpus.rows import CorpusRow
 from blockdraft_training.settings import CorpusSettings, PromptFile
 
@@ -36,7 +36,7 @@ class Conversation:
     The target makes up the user's messages that the prompt lacks.
     """
 
-    prompt: Prompt
+    prompt: CorpusPrompt
     texts: tuple[str, ...]
 
     @property
@@ -114,12 +114,12 @@ class SelfChat:
         self,
         settings: CorpusSettings,
         tokenizer: Tokenizer,
-        generate: Callable[[Sequence[Request]], Iterator[Completion]],
+        generate: Callable[[Sequence[Request]], Iterator[FinishedCompletion]],
     ) -> None:
         """Make up nothing yet; `generate` lets the target answer requests."""
         self._settings, self._tokenizer, self._generate = settings, tokenizer, generate
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[CorpusPrompt]:
         """Return as many prompts as the settings ask for, in order; unusable ones are empty."""
         settings = self._settings
         if not settings.self_chat:
@@ -133,7 +133,7 @@ class SelfChat:
             for index in range(settings.self_chat)
         }
         messages = self._made_up(openings)
-        return [Prompt(name, SELF_CHAT, (messages[name],)) for name in openings]
+        return [CorpusPrompt(name, SELF_CHAT, (messages[name],)) for name in openings]
 
     def messages(self, conversations: Sequence[Conversation]) -> list[str]:
         """Return the user's next message of each; empty if it is unusable or does not fit."""

@@ -27,8 +27,8 @@ from blockdraft_models.decoder.sampling import first_greatest, gumbel_noise
 NO_TOKEN = -1
 
 
-class LayerKV(NamedTuple):
-    """Keys and values of one layer; a pytree."""
+class DenseLayerKV(NamedTuple):
+    """Keys and values of one layer in the dense KV cache; a pytree."""
 
     keys: Array  # Float[Array, "rows kv_heads head_dim capacity"], normalized and rotated
     values: Array  # Float[Array, "rows kv_heads capacity head_dim"]
@@ -58,12 +58,13 @@ class RowPrompts(NamedTuple):
 
 def allocate(
     config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
-) -> Sequence[LayerKV]:
+) -> Sequence[DenseLayerKV]:
     """Return an empty cache of so many positions for every layer."""
     keys = (rows, config.num_kv_heads, config.head_dim, capacity)
     values = (rows, config.num_kv_heads, capacity, config.head_dim)
     return [
-        LayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype)) for _ in range(config.num_layers)
+        DenseLayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype))
+        for _ in range(config.num_layers)
     ]
 
 
@@ -86,16 +87,16 @@ class PromptsAttend:
         q: Float[Array, "tokens heads head_dim"],
         k: Float[Array, "tokens kv_heads head_dim"],
         v: Float[Array, "tokens kv_heads head_dim"],
-        cache: LayerKV,
+        cache: DenseLayerKV,
         reach: Reach = EVERYTHING,
         /,
-    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerKV]:
+    ) -> tuple[Float[Array, "tokens heads head_dim"], DenseLayerKV]:
         """Attend within each prompt and store its keys and values, padding included."""
         prompts = len(self.rows)
         attended, _ = DenseAttend(prompts, self.length)(q, k, v, cache, reach)
         keys, values = (part.reshape(prompts, self.length, *part.shape[1:]) for part in (k, v))
         end = self.length
-        return attended, LayerKV(
+        return attended, DenseLayerKV(
             cache.keys.at[self.rows, :, :, :end].set(
                 keys.transpose(0, 2, 3, 1).astype(cache.keys.dtype), mode="drop"
             ),
@@ -120,10 +121,10 @@ class RowAttend:
         q: Float[Array, "rows heads head_dim"],
         k: Float[Array, "rows kv_heads head_dim"],
         v: Float[Array, "rows kv_heads head_dim"],
-        cache: LayerKV,
+        cache: DenseLayerKV,
         reach: Reach = EVERYTHING,
         /,
-    ) -> tuple[Float[Array, "rows heads head_dim"], LayerKV]:
+    ) -> tuple[Float[Array, "rows heads head_dim"], DenseLayerKV]:
         """Store each token's key and value, then attend up to and including it."""
         rows, heads, head_dim = q.shape
         kv_heads = k.shape[1]
@@ -139,18 +140,18 @@ class RowAttend:
         scores = jnp.where(visible[:, None, None], scores * head_dim**-0.5, -jnp.inf)
         weights = softmax(scores[..., None, :], reach.sinks)[..., 0, :].astype(values.dtype)
         mixed = jnp.einsum("rkgs,rksd->rkgd", weights, values, preferred_element_type=jnp.float32)
-        return mixed.astype(q.dtype).reshape(rows, heads, head_dim), LayerKV(keys, values)
+        return mixed.astype(q.dtype).reshape(rows, heads, head_dim), DenseLayerKV(keys, values)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def start_rows(
     graph: nnx.GraphDef[Decoder],
     weights: Any,
-    caches: Sequence[LayerKV],
+    caches: Sequence[DenseLayerKV],
     rows: RowState,
     prompts: RowPrompts,
     end_ids: Int[Array, " ends"],
-) -> tuple[list[LayerKV], RowState]:
+) -> tuple[list[DenseLayerKV], RowState]:
     """Run prompts into their rows and choose their first tokens; caches and rows are donated."""
     decoder = nnx.merge(graph, weights)
     count, padded = prompts.token_ids.shape
@@ -173,12 +174,12 @@ def start_rows(
 def continue_rows(
     graph: nnx.GraphDef[Decoder],
     weights: Any,
-    caches: Sequence[LayerKV],
+    caches: Sequence[DenseLayerKV],
     rows: RowState,
     end_ids: Int[Array, " ends"],
     *,
     steps: int,
-) -> tuple[list[LayerKV], RowState, Int[Array, "steps_and_start rows"]]:
+) -> tuple[list[DenseLayerKV], RowState, Int[Array, "steps_and_start rows"]]:
     """Choose the next `steps` tokens of every row, in one loop on the device.
 
     The tokens returned begin with each row's newest before the steps. The choices of every step

@@ -66,8 +66,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """A finished request: the completion with its end token, or cut for its length."""
+class FinishedCompletion:
+    """A completion that has finished: with its end token, or cut for its length."""
 
     request: Request
     token_ids: tuple[int, ...]
@@ -106,7 +106,7 @@ class BatchGenerator:
         if self._steps is None and requests:
             self._steps = continue_rows.lower(*state, self._ends, steps=self._shape.steps).compile()
 
-    def generate(self, requests: Sequence[Request]) -> Iterator[Completion]:
+    def generate(self, requests: Sequence[Request]) -> Iterator[FinishedCompletion]:
         """Answer all requests, which must fit; yields completions as they finish.
 
         Every completion depends on its own request only, as far as steps are batch-invariant.
@@ -135,7 +135,7 @@ class BatchGenerator:
                 ended = completion[-1] in self._end_ids
                 if ended or len(completion) == self._limit(request):
                     del completions[row]
-                    yield Completion(request, tuple(completion), cut=not ended)
+                    yield FinishedCompletion(request, tuple(completion), cut=not ended)
 
     def _limit(self, request: Request) -> int:
         return self._shape.max_tokens if request.max_tokens is None else request.max_tokens

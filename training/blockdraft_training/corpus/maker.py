@@ -21,7 +21,12 @@ from blockdraft_training.corpus.conversations import (
     completion_requests,
     self_chat_path,
 )
-from blockdraft_training.corpus.generator import BatchGenerator, BatchShape, Completion, Request
+from blockdraft_training.corpus.generator import (
+    BatchGenerator,
+    BatchShape,
+    FinishedCompletion,
+    Request,
+)
 from blockdraft_training.corpus.prompts import ExcludedTexts, read_excluded, read_prompts, select
 from blockdraft_training.corpus.rows import CorpusManifest, CorpusRow, CorpusWriter, manifest_path
 from blockdraft_training.errors import CorpusError
@@ -183,7 +188,7 @@ class CorpusMaker:
         )
         return CorpusWriter(settings.output, manifest, settings.licence)
 
-    def _make_up(self, requests: Sequence[Request]) -> Iterator[Completion]:
+    def _make_up(self, requests: Sequence[Request]) -> Iterator[FinishedCompletion]:
         if not requests:
             return
         self._generator.prepare(requests)

@@ -21,7 +21,7 @@ _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class CorpusPrompt:
     """The messages of a user; the id is unique among the prompts of a corpus."""
 
     id: str
@@ -39,16 +39,16 @@ def normalized(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def read_prompts(file: PromptFile) -> Iterator[Prompt]:
+def read_prompts(file: PromptFile) -> Iterator[CorpusPrompt]:
     """Yield the prompts of one file, in order."""
     return read_lines(file.path, lambda line: _parse(line, file.source))
 
 
 def select(
-    prompts: Iterable[Prompt], excluded: Container[str], dropped: Counter[str]
-) -> list[Prompt]:
+    prompts: Iterable[CorpusPrompt], excluded: Container[str], dropped: Counter[str]
+) -> list[CorpusPrompt]:
     """Return the first prompt with each text that is not excluded; count the others by reason."""
-    selected: list[Prompt] = []
+    selected: list[CorpusPrompt] = []
     texts: set[str] = set()
     ids: set[str] = set()
     for prompt in prompts:
@@ -124,7 +124,7 @@ def _windows(text: str) -> Iterator[str]:
         yield " ".join(words[start : start + SHORTEST_COPY_WORDS])
 
 
-def _parse(line: bytes, source: str) -> Prompt:
+def _parse(line: bytes, source: str) -> CorpusPrompt:
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("not a JSON object")
@@ -133,4 +133,4 @@ def _parse(line: bytes, source: str) -> Prompt:
     turns = fields.get("turns")
     if not isinstance(turns, list) or not turns or not all(type(t) is str for t in turns):
         raise ValueError("field 'turns' must be a non-empty list of texts")
-    return Prompt(fields["id"], source, tuple(turns))
+    return CorpusPrompt(fields["id"], source, tuple(turns))

@@ -29,7 +29,7 @@ from blockdraft_training.errors import TrainingError
 from blockdraft_training.methods.dflash import DFlashRecipe, refuse_untrainable
 from blockdraft_training.methods.recipe import with_weights
 from blockdraft_training.online.settings import LearnSettings
-from blockdraft_training.online.traffic import Form
+from blockdraft_training.online.traffic import SampleForm
 from blockdraft_training.target import HotVocabulary
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Start:
             trained=self.drafter.model.config.trained,
         ).number
 
-    def form(self, target: Checkpoint) -> Form:
+    def form(self, target: Checkpoint) -> SampleForm:
         """Return the form that samples must have for it."""
         config, projection = self.drafter.model.config, self.drafter.model.projection
 
@@ -71,7 +71,7 @@ class Start:
             digest: str = type(projection)(weight, scale, projection.eps).fingerprint()
             return digest
 
-        return Form(
+        return SampleForm(
             target.fingerprint,
             config.target_layer_ids,
             config.feature_width,

@@ -36,7 +36,7 @@ _SHORTEST_COMPLETION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SampleForm:
     """The form that samples must have to be learned from."""
 
     target_fingerprint: str  # of the target that computed the features
@@ -108,7 +108,7 @@ class Slice:
 class Traffic:
     """The samples in a folder, split into those to learn from and those held out."""
 
-    def __init__(self, samples: SampleStore, form: Form, settings: LearnSettings) -> None:
+    def __init__(self, samples: SampleStore, form: SampleForm, settings: LearnSettings) -> None:
         """Begin with the samples that are there."""
         self.refused: Counter[str] = Counter()  # samples skipped, by reason
         self._samples, self._form = samples, form

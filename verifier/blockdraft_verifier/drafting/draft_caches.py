@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
-from blockdraft_verifier.scheduling.sequence import Draft, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class DraftCache:
     """
 
     cache_id: int
-    sequence: Sequence
+    sequence: TokenSequence
     length: int = 0
     refusals: int = 0
 
@@ -57,7 +57,7 @@ class DraftCaches:
         """Call `on_repair` with the cause of each difference; take token ids below `vocab_size`."""
         self._vocab_size = vocab_size
         self._on_repair = on_repair
-        self._of_sequence: dict[Sequence, DraftCache] = {}
+        self._of_sequence: dict[TokenSequence, DraftCache] = {}
         self._by_id: dict[int, DraftCache] = {}
         # Ids of caches that the drafter has not been told to drop yet.
         self.released: list[int] = []
@@ -67,7 +67,7 @@ class DraftCaches:
         """Iterate over the present ones; any thread may."""
         return iter(tuple(self._of_sequence.values()))
 
-    def __getitem__(self, sequence: Sequence) -> DraftCache:
+    def __getitem__(self, sequence: TokenSequence) -> DraftCache:
         """Return the cache of a sequence that has one."""
         return self._of_sequence[sequence]
 
@@ -76,7 +76,7 @@ class DraftCaches:
         """Whether any sequence waits for its draft."""
         return any(sequence.awaiting_draft for sequence in self._of_sequence)
 
-    def open(self, sequence: Sequence) -> DraftCache:
+    def open(self, sequence: TokenSequence) -> DraftCache:
         """Return a sequence's cache, an empty one if it has none."""
         cache = self._of_sequence.get(sequence)
         if cache is None:
@@ -89,7 +89,7 @@ class DraftCaches:
         """Return the cache of this number unless it was released."""
         return self._by_id.get(cache_id)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: TokenSequence) -> None:
         """Drop a sequence's cache; it may be built again from nothing later."""
         cache = self._of_sequence.pop(sequence, None)
         if cache is not None:

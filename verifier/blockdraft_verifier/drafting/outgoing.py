@@ -15,7 +15,7 @@ from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.draft_caches import DraftCache
 from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 # Both keep a request far below the channel's message limit. What is being caught up is ahead of the
 # next request for drafts in the drafter's queue, so there is little of it at a time.
@@ -27,7 +27,7 @@ LEARNING_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CachePart:
     """One cache's part of a request: it holds `stop` positions afterwards."""
 
     cache: DraftCache
@@ -42,7 +42,7 @@ class Part:
 
 def divide(
     draft_lengths: Iterable[tuple[DraftCache, int]], drafter: DrafterDescription
-) -> tuple[list[Part], list[DraftCache]]:
+) -> tuple[list[CachePart], list[DraftCache]]:
     """Return the parts of a request for drafts, and the caches that must catch up first.
 
     `draft_lengths` says how many tokens to draft for each cache; 0 only sends features.
@@ -50,7 +50,7 @@ def divide(
     parts, behind = [], []
     rows_left = MAX_DRAFT_BYTES // drafter.feature_row_bytes
     for cache, draft_length in draft_lengths:
-        part = Part(cache, cache.sequence.committed, draft_length)
+        part = CachePart(cache, cache.sequence.committed, draft_length)
         if draft_length and part.rows <= min(rows_left, drafter.max_feature_rows):
             rows_left -= part.rows
             parts.append(part)
@@ -61,7 +61,7 @@ def divide(
 
 def catch_up(
     behind: Iterable[DraftCache], drafter: DrafterDescription, rows_under_way: int
-) -> list[Part]:
+) -> list[CachePart]:
     """Return the parts of a request that only appends to caches; none if it has to wait.
 
     `rows_under_way` counts the features of such requests that have no response yet.
@@ -75,7 +75,7 @@ def catch_up(
         rows = min(missing, rows_left, drafter.max_feature_rows)
         if rows > 0:
             rows_left -= rows
-            parts.append(Part(cache, cache.length + rows))
+            parts.append(CachePart(cache, cache.length + rows))
     return parts
 
 
@@ -92,7 +92,7 @@ def to_learn_from(caches: Iterable[DraftCache], drafter: DrafterDescription) -> 
 
 def to_request(
     step_id: int,
-    parts: Iterable[Part],
+    parts: Iterable[CachePart],
     released: Iterable[int],
     features: FeatureStore,
     writer: MessageWriter,
@@ -138,7 +138,7 @@ def to_sample_options(request: GenerationRequest) -> pb.SampleOptions | None:
     )
 
 
-def take_recycled(sequence: Sequence) -> pb.RecycledChoices | None:
+def take_recycled(sequence: TokenSequence) -> pb.RecycledChoices | None:
     """Return the target's choices after rejected tokens since the last call, None if none."""
     if not sequence.recycled:
         return None

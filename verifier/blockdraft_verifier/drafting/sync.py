@@ -27,13 +27,13 @@ from blockdraft_verifier.drafting.draft_caches import DraftCache, DraftCaches, P
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink, DraftTransport, TransportError
 from blockdraft_verifier.drafting.outgoing import (
-    Part,
+    CachePart,
     catch_up,
     divide,
     to_learn_from,
     to_request,
 )
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class DraftSync:
 
     def request(
         self,
-        draft_lengths: Iterable[tuple[Sequence, int]],
+        draft_lengths: Iterable[tuple[TokenSequence, int]],
         wait_seconds: float,
         *,
         least_chance: float = 0.0,
@@ -174,7 +174,7 @@ class DraftSync:
             self._send(parts, wait_seconds, least_chance)
         self._catch_up(behind, drafter)
 
-    def send_to_learn(self, sequences: Iterable[Sequence]) -> None:
+    def send_to_learn(self, sequences: Iterable[TokenSequence]) -> None:
         """Send a drafter that learns the features it lacks of sequences that await no draft.
 
         `sequences` are all that run or have just ended. No sequence waits for it, and the bytes are
@@ -236,7 +236,7 @@ class DraftSync:
         late = self.left_alone_seconds > 0 or any(step.late for step in self._pending)
         return None if late else self.description
 
-    def _fits(self, sequence: Sequence, drafter: DrafterDescription) -> bool:
+    def _fits(self, sequence: TokenSequence, drafter: DrafterDescription) -> bool:
         if sequence.draftable and sequence.committed > drafter.max_context_tokens:
             sequence.draftable = False
             self.caches.release(sequence)
@@ -252,7 +252,7 @@ class DraftSync:
             self._send(parts, None)
 
     def _send(
-        self, parts: list[Part], wait_seconds: float | None, least_chance: float = 0.0
+        self, parts: list[CachePart], wait_seconds: float | None, least_chance: float = 0.0
     ) -> None:
         transport = self._transport
         assert transport is not None

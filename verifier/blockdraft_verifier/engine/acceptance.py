@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, Outcome
+from blockdraft_verifier.prompt_lookup import LONGEST_MATCH, PredictionOutcome
 
 # With this weight the last ~20 drafts decide an estimate.
 LEARNING_RATE = 0.05
@@ -112,7 +112,7 @@ class MatchAcceptance:
         lengths = range(match_length, match_length + count)
         return list(accumulate((self._rates[_range_of(length)] for length in lengths), mul))
 
-    def update(self, outcome: Outcome) -> None:
+    def update(self, outcome: PredictionOutcome) -> None:
         """Learn from the outcome of a prediction: each right token made the match longer."""
         for offset in range(outcome.right + outcome.missed):
             place = _range_of(outcome.match_length + offset)

@@ -5,8 +5,13 @@ from dataclasses import dataclass
 
 from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.scheduling.scheduler import Progress
-from blockdraft_verifier.scheduling.sequence import FinishReason, RankedLogProbs, Sequence, Usage
+from blockdraft_verifier.scheduling.scheduler import SequenceProgress
+from blockdraft_verifier.scheduling.sequence import (
+    FinishReason,
+    RankedLogProbs,
+    TokenSequence,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +21,13 @@ class FinishedStep:
     The target had computed it at `ended_at`, of the engine's clock.
     """
 
-    progress: list[Progress]
+    progress: list[SequenceProgress]
     result: StepResult
     times: DraftTimes
     ended_at: float
 
     @property
-    def ended(self) -> list[Sequence]:
+    def ended(self) -> list[TokenSequence]:
         """Sequences that the step ended."""
         sequences = (change.row.sequence for change in self.progress)
         return [sequence for sequence in sequences if sequence.finish_reason is not None]
@@ -70,9 +75,9 @@ class Listeners:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._of: dict[Sequence, tuple[Listener, StepEnd]] = {}
+        self._of: dict[TokenSequence, tuple[Listener, StepEnd]] = {}
 
-    def add(self, sequence: Sequence, listener: Listener, on_step_end: StepEnd) -> None:
+    def add(self, sequence: TokenSequence, listener: Listener, on_step_end: StepEnd) -> None:
         """Tell `listener` after each step that gained tokens for a sequence.
 
         `on_step_end` is called after the listeners of such a step, once for all sequences that were
@@ -80,11 +85,13 @@ class Listeners:
         """
         self._of[sequence] = listener, on_step_end
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: TokenSequence) -> None:
         """Drop the listeners of a sequence."""
         self._of.pop(sequence, None)
 
-    def tell(self, progress: Iterable[Progress], log_probs: Iterable[list[RankedLogProbs]]) -> None:
+    def tell(
+        self, progress: Iterable[SequenceProgress], log_probs: Iterable[list[RankedLogProbs]]
+    ) -> None:
         """Call the listeners of each row with news, unless they have been dropped."""
         # A dictionary for its order.
         step_ends: dict[StepEnd, None] = {}
@@ -110,7 +117,7 @@ class Listeners:
         for on_step_end in step_ends:
             on_step_end()
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: TokenSequence) -> None:
         """Tell the listener of a sequence that it ended between two steps."""
         listener, on_step_end = self._of[sequence]
         listener(TokensGained((), finish_reason=sequence.finish_reason, usage=sequence.usage))

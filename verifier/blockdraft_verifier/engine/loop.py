@@ -26,12 +26,12 @@ from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
 from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.engine.policy import DraftLengths
-from blockdraft_verifier.engine.preparation import Guest, Preparation, Prepared, SelfTest, spawn
+from blockdraft_verifier.engine.preparation import Guest, Preparation, ReadySteps, SelfTest, spawn
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.pages import PageAllocator
-from blockdraft_verifier.scheduling.scheduler import Progress, Row, Scheduler
-from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, Sequence
+from blockdraft_verifier.scheduling.scheduler import Row, Scheduler, SequenceProgress
+from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, TokenSequence
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Engine:
         self._preparation = Preparation(self_test, guard, guest, spawn, self._pages, post)
         self._ids = itertools.count(1)
         # Sequences submitted and not ended; any thread may ask how many there are.
-        self._sequences: set[Sequence] = set()
+        self._sequences: set[TokenSequence] = set()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -114,14 +114,14 @@ class Engine:
         request: GenerationRequest,
         listener: Listener,
         on_step_end: StepEnd = lambda: None,
-    ) -> Sequence:
+    ) -> TokenSequence:
         """Queue a request; both listeners are called on the engine's thread."""
         self._refuse_if_stopping()
         limits = self.settings.scheduler
         room = (limits.max_sequences + limits.max_waiting) * (REPLAY_ROOM if request.replay else 1)
         if len(self._sequences) >= room:
             raise QueueFullError(f"{room} sequences run and wait already")
-        sequence = Sequence(next(self._ids), request, self._clock())
+        sequence = TokenSequence(next(self._ids), request, self._clock())
         self._sequences.add(sequence)
 
         def add() -> None:
@@ -140,11 +140,11 @@ class Engine:
         """Compute coming prompts in full, whatever was computed before; any thread may ask."""
         self._inbox.put(self._pages.forget_contents)
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: TokenSequence) -> None:
         """Forget a sequence and free its pages; harmless when it has already ended."""
         self._inbox.put(lambda: self._forget(sequence))
 
-    def resume(self, sequence: Sequence, grammar: Grammar) -> None:
+    def resume(self, sequence: TokenSequence, grammar: Grammar) -> None:
         """Go on with a sequence that awaits a parser, which `grammar` has; any thread may ask."""
 
         def go_on() -> None:
@@ -249,7 +249,7 @@ class Engine:
         self._use(self._preparation.prepare(self._runner, features, max_block))
         return True
 
-    def _use(self, prepared: Prepared) -> None:
+    def _use(self, prepared: ReadySteps) -> None:
         """Run prepared steps from now on."""
         if prepared.runner is not self._runner:
             self._runner.take_steps(prepared.runner)
@@ -318,7 +318,7 @@ class Engine:
                 self.drafts.caches.release(sequence)
         return rows, bool(preempted)
 
-    def _keep_features(self, progress: list[Progress], result: StepResult) -> None:
+    def _keep_features(self, progress: list[SequenceProgress], result: StepResult) -> None:
         if self._features is None:
             return
         for change, features in zip(progress, result.features, strict=True):
@@ -350,17 +350,17 @@ class Engine:
         waits = any if self.settings.draft_groups == 1 else all
         return not running or waits(sequence.awaiting_draft for sequence in running)
 
-    def _end_if_whole(self, sequence: Sequence) -> None:
+    def _end_if_whole(self, sequence: TokenSequence) -> None:
         if sequence.grammar is not None and sequence.grammar.ended:
             sequence.finish_reason = FinishReason.STOP
             self._listeners.end(sequence)
             self._forget(sequence)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: TokenSequence) -> None:
         self._remove(sequence)
         self._listeners.forget(sequence)
 
-    def _remove(self, sequence: Sequence) -> None:
+    def _remove(self, sequence: TokenSequence) -> None:
         self._sequences.discard(sequence)
         self.scheduler.remove(sequence)
         if self.drafts is not None:

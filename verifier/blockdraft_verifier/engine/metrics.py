@@ -12,8 +12,8 @@ from prometheus_client import Counter as CounterMetric
 from blockdraft_verifier.drafting.draft_caches import REPAIR_CAUSES
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.exactness import Exactness
-from blockdraft_verifier.scheduling.scheduler import Progress
-from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
+from blockdraft_verifier.scheduling.scheduler import SequenceProgress
+from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 
 PREFIX = "blockdraft_verifier"
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -147,7 +147,7 @@ class VerifierMetrics:
         for part, seconds in parts.items():
             self.step_seconds.labels(part).observe(seconds)
 
-    def count_step(self, progress: list[Progress]) -> None:
+    def count_step(self, progress: list[SequenceProgress]) -> None:
         """Count one step and what it gained."""
         self.steps.inc()
         self.step_tokens.inc(sum(len(change.row.token_ids) for change in progress))
@@ -171,7 +171,7 @@ class VerifierMetrics:
             self.accepted.labels(source.value).inc(count)
             self.accepted_at.labels(source.value, str(position)).inc(count)
 
-    def count_finished(self, sequence: Sequence) -> None:
+    def count_finished(self, sequence: TokenSequence) -> None:
         """Count a sequence that ended by itself."""
         usage = sequence.usage
         reason = sequence.finish_reason.value if sequence.finish_reason is not None else "none"

@@ -20,8 +20,8 @@ from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import CostModel, WaitingPrompts
 from blockdraft_verifier.engine.repetitions import Repetitions
 from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
-from blockdraft_verifier.scheduling.scheduler import Progress, Row
-from blockdraft_verifier.scheduling.sequence import DraftSource, Sequence
+from blockdraft_verifier.scheduling.scheduler import Row, SequenceProgress
+from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 
 # Drafting that does not pay is probed this often, in steps: text changes.
 PROBE_EVERY_STEPS = 64
@@ -52,14 +52,14 @@ class DraftLengths:
         self._overall = AcceptanceEstimate()
         # The same of outputs that have a grammar.
         self._constrained = AcceptanceEstimate()
-        self._drafts: dict[Sequence, AcceptanceEstimate] = {}
+        self._drafts: dict[TokenSequence, AcceptanceEstimate] = {}
         self._steps = 0
         # Seconds that probes may cost by now.
         self._credit_seconds = 0.0
 
     def decide(
-        self, running: list[Sequence], block_size: int, prompt_tokens: int
-    ) -> list[tuple[Sequence, int]]:
+        self, running: list[TokenSequence], block_size: int, prompt_tokens: int
+    ) -> list[tuple[TokenSequence, int]]:
         """Draft by prompt lookup where that is best, and return the drafter's draft lengths.
 
         A length of 0 sends new features only. `block_size` is the drafter's, 1 if there is none;
@@ -123,7 +123,7 @@ class DraftLengths:
                 self._credit_seconds -= lost
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
 
-    def _offer(self, sequence: Sequence, length: int) -> Offer:
+    def _offer(self, sequence: TokenSequence, length: int) -> Offer:
         """Return the chances of tokens by prompt lookup, and of `length` from the drafter.
 
         Nothing needs to be drafted where the grammar forces the next tokens.
@@ -162,7 +162,7 @@ class DraftLengths:
         """Least chance that all of a draft is right for the drafter to go on with it."""
         return 0.0 if self._policy == "fixed" else LEAST_CHANCE
 
-    def wait_seconds(self, draft_lengths: Iterable[tuple[Sequence, int]]) -> float:
+    def wait_seconds(self, draft_lengths: Iterable[tuple[TokenSequence, int]]) -> float:
         """Return the seconds for which it can pay to wait for drafts of these lengths."""
         drafts = [(self._drafts[sequence], length) for sequence, length in draft_lengths if length]
         if not drafts or self.costs is None:
@@ -190,7 +190,7 @@ class DraftLengths:
         """Forget what was accepted of another drafter."""
         self._overall, self._constrained = AcceptanceEstimate(), AcceptanceEstimate()
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TokenSequence) -> None:
         """Start the estimates of a new sequence from those of all others like it."""
         self._drafts[sequence] = self._all_like(sequence).successor()
         request = sequence.request
@@ -199,10 +199,10 @@ class DraftLengths:
         if uses_prompt_lookup and self._prompt_lookup_block > 1:
             self._repetitions.add(sequence)
 
-    def _all_like(self, sequence: Sequence) -> AcceptanceEstimate:
+    def _all_like(self, sequence: TokenSequence) -> AcceptanceEstimate:
         return self._overall if sequence.grammar is None else self._constrained
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: TokenSequence) -> None:
         """Forget a sequence."""
         self._drafts.pop(sequence, None)
         self._repetitions.forget(sequence)
@@ -233,7 +233,7 @@ class DraftLengths:
             prompts = (row.start + row.known_count for row in rows if row.known_count > 1)
             self.costs.steps.observe(len(rows), tokens, seconds, max(prompts, default=0))
 
-    def observe_acceptance(self, progress: Iterable[Progress]) -> None:
+    def observe_acceptance(self, progress: Iterable[SequenceProgress]) -> None:
         """Learn what a step accepted."""
         for change in progress:
             row = change.row
@@ -248,7 +248,7 @@ class DraftLengths:
                     )
 
 
-def _limited(sequence: Sequence, length: int) -> int:
+def _limited(sequence: TokenSequence, length: int) -> int:
     allowed = sequence.request.max_draft_tokens
     if sequence.grammar is not None and sequence.grammar.alone:
         return 0

@@ -28,8 +28,8 @@ Guest = Callable[[InTurn, Callable[[], Sequence[int]]], StepRunner]
 """Returns a runner that is warmed up beside another; see `GuestRunner`."""
 
 
-class Prepared(NamedTuple):
-    """Steps that may serve."""
+class ReadySteps(NamedTuple):
+    """Steps that may serve: compiled, timed and tested."""
 
     runner: StepRunner
     features: FeatureForm
@@ -73,7 +73,7 @@ class Preparation:
         features: FeatureForm,
         max_block: int,
         progress: Callable[[int, int], None] = lambda count, total: None,
-    ) -> Prepared:
+    ) -> ReadySteps:
         """Compile, time and test the steps of a runner; `InexactError` if none may serve."""
         if self._guard is not None:
             self._guard.disarm()
@@ -87,9 +87,11 @@ class Preparation:
             measured = measured.without(exactness.padded)
         if self._guard is not None:
             self._guard.arm()
-        return Prepared(runner, features, max_block, measured, exactness)
+        return ReadySteps(runner, features, max_block, measured, exactness)
 
-    def begin(self, features: FeatureForm, max_block: int, use: Callable[[Prepared], None]) -> bool:
+    def begin(
+        self, features: FeatureForm, max_block: int, use: Callable[[ReadySteps], None]
+    ) -> bool:
         """Prepare steps beside those that serve, unless it is under way or the same has failed.
 
         `use` is called on the engine's thread. Returns whether it is possible at all.
@@ -108,7 +110,7 @@ class Preparation:
         guest: StepRunner,
         features: FeatureForm,
         max_block: int,
-        use: Callable[[Prepared], None],
+        use: Callable[[ReadySteps], None],
     ) -> None:
         prepared, started = None, time.perf_counter()
         try:

@@ -15,7 +15,7 @@ from blockdraft_verifier.prompt_lookup import (
     RecentCompletions,
     RecentOfTenants,
 )
-from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, Sequence
+from blockdraft_verifier.scheduling.sequence import Draft, DraftSource, TokenSequence
 
 # About half a millisecond: a long prompt is indexed beside the steps that compute it.
 INDEXED_PER_STEP = 1024
@@ -70,9 +70,9 @@ class Repetitions:
         """Remember so many tokens of the recent completions of a tenant, 0 for none."""
         self._tenants = RecentOfTenants(recent_tokens) if recent_tokens else None
         self._of_all, self._of_constrained = Learned(), Learned()
-        self._searched: dict[Sequence, Searched] = {}
+        self._searched: dict[TokenSequence, Searched] = {}
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TokenSequence) -> None:
         """Start the estimates of a new sequence from those of all others like it."""
         of_all = self._of_all if sequence.grammar is None else self._of_constrained
         tokens, tenants = sequence.tokens, self._tenants
@@ -85,13 +85,13 @@ class Repetitions:
             PromptLookup(tokens),
         )
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: TokenSequence) -> None:
         """Forget a sequence, but remember its completion."""
         searched = self._searched.pop(sequence, None)
         if searched is not None and searched.recent is not None and sequence.output_count:
             searched.recent.add(sequence.tokens[-sequence.output_count :])
 
-    def index(self, running: Iterable[Sequence]) -> None:
+    def index(self, running: Iterable[TokenSequence]) -> None:
         """Index new tokens of texts, a bounded number; later steps index the rest."""
         entries = [self._searched[sequence] for sequence in running if sequence in self._searched]
         recent = dict.fromkeys(entry.recent.text for entry in entries if entry.recent is not None)
@@ -100,12 +100,12 @@ class Repetitions:
         for text in sorted(texts, key=lambda text: text.behind):
             left -= text.index(left)
 
-    def search(self, sequence: Sequence, max_tokens: int) -> list[float]:
+    def search(self, sequence: TokenSequence, max_tokens: int) -> list[float]:
         """Return the chances that the first 1, 2, ... `max_tokens` tokens found are all right."""
         searched = self._searched.get(sequence)
         return [] if searched is None else searched.search(max_tokens)
 
-    def draft(self, sequence: Sequence, count: int) -> Draft:
+    def draft(self, sequence: TokenSequence, count: int) -> Draft:
         """Return a draft of the first `count` tokens that `search` found."""
         return Draft(
             self._searched[sequence].continuation[:count], source=DraftSource.PROMPT_LOOKUP

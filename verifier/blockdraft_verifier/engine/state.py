@@ -12,7 +12,7 @@ from blockdraft_verifier.drafting.sync import DraftSync
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.policy import DraftLengths
 from blockdraft_verifier.scheduling.scheduler import Scheduler
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 
 def engine_state(engine: Engine) -> Mapping[str, object]:
@@ -30,14 +30,14 @@ def engine_state(engine: Engine) -> Mapping[str, object]:
     }
 
 
-def _waiting(scheduler: Scheduler) -> tuple[Sequence, ...]:
+def _waiting(scheduler: Scheduler) -> tuple[TokenSequence, ...]:
     """Return the waiting sequences, though their queues may change meanwhile."""
     while True:
         with contextlib.suppress(RuntimeError):
             return tuple(scheduler.waiting)
 
 
-def _sequence(sequence: Sequence, now: float) -> dict[str, object]:
+def _sequence(sequence: TokenSequence, now: float) -> dict[str, object]:
     return {
         "request_id": sequence.request.request_id,
         "sequence": sequence.sequence_id,

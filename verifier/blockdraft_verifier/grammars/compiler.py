@@ -21,8 +21,8 @@ from blockdraft_verifier.grammars.compilation import (
     invalid,
     overloaded,
 )
+from blockdraft_verifier.grammars.fair_queue import FairQueue
 from blockdraft_verifier.grammars.trial import GrammarTrial
-from blockdraft_verifier.grammars.turns import Turns
 from blockdraft_verifier.scheduling.grammar import GrammarError, followed
 
 # Waiting and compiling. A trial limits the time of a grammar itself, so that more is overload.
@@ -62,7 +62,7 @@ class GrammarCompiler:
         for thread in [self._threads.submit(begun.wait) for _ in range(_THREADS)]:
             thread.result()
         threading.stack_size(usual)
-        self._turns = Turns(self._threads, _THREADS)
+        self._queue = FairQueue(self._threads, _THREADS)
 
     async def compile(
         self, grammar: str, tenant: bytes = b"", output: Sequence[int] = ()
@@ -78,7 +78,7 @@ class GrammarCompiler:
         if not output:
             return matcher
         try:
-            return await self._turns.submit(tenant, partial(followed, matcher, output))
+            return await self._queue.submit(tenant, partial(followed, matcher, output))
         except GrammarError:
             return await self.compile_alone(grammar, tenant, output)
 
@@ -89,15 +89,15 @@ class GrammarCompiler:
         exhausted its lexer. `GrammarError` if the output cannot be followed.
         """
         self._compiled.pop(grammar, None)
-        return await self._turns.submit(tenant, lambda: followed(self._compile(grammar), output))
+        return await self._queue.submit(tenant, lambda: followed(self._compile(grammar), output))
 
     async def _shared(self, grammar: str, tenant: bytes) -> LLMatcher:
         entry = self._compiled.get(grammar)
         if entry is None:
-            if self._turns.waiting(tenant) >= MAX_WAITING:
+            if self._queue.waiting(tenant) >= MAX_WAITING:
                 raise overloaded(f"{MAX_WAITING} wait to be compiled")
             entry = self._compiled[grammar] = _Compiled()
-            entry.future = self._turns.submit(tenant, partial(self._compile, grammar, entry))
+            entry.future = self._queue.submit(tenant, partial(self._compile, grammar, entry))
             entry.future.add_done_callback(partial(self._keep, grammar, entry))
         else:
             entry.callers += 1

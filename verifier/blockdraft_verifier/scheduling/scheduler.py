@@ -20,7 +20,7 @@ from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
     RecycledChoice,
-    Sequence,
+    TokenSequence,
     no_pages,
 )
 from blockdraft_verifier.scheduling.waiting import WaitingSequences
@@ -30,7 +30,7 @@ from blockdraft_verifier.scheduling.waiting import WaitingSequences
 class Row:
     """One sequence's part of a step."""
 
-    sequence: Sequence
+    sequence: TokenSequence
     start: int  # position of the first token; equals the sequence's committed length
     token_ids: tuple[int, ...]  # known tokens, then `draft_count` drafted ones
     draft_count: int
@@ -93,7 +93,7 @@ class RowResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SequenceProgress:
     """Changes that a step made to one sequence."""
 
     row: Row
@@ -116,8 +116,8 @@ class Scheduler:
         self.settings = settings
         self.pages = pages
         self.waiting = WaitingSequences()
-        self.running: list[Sequence] = []  # in order of admission
-        self.preempted: list[Sequence] = []  # since the engine last emptied the list
+        self.running: list[TokenSequence] = []  # in order of admission
+        self.preempted: list[TokenSequence] = []  # since the engine last emptied the list
         # Most tokens of a row after which logits are computed, as compiled.
         self.max_block = 1
         self._turns = 0
@@ -130,11 +130,11 @@ class Scheduler:
         prompts = (s for s in self.running if not s.decoding)
         return sum(len(s.tokens) - s.committed for s in (*prompts, *waiting))
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TokenSequence) -> None:
         """Queue a new sequence."""
         self.waiting.add(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: TokenSequence) -> None:
         """Forget a sequence, finished or not, and free its pages."""
         if sequence in self.running:
             self.running.remove(sequence)
@@ -192,18 +192,18 @@ class Scheduler:
                 budget -= len(row.token_ids)
         return tuple(rows)
 
-    def commit(self, row: Row, result: RowResult) -> Progress:
+    def commit(self, row: Row, result: RowResult) -> SequenceProgress:
         """Advance a sequence by the result of its row."""
         sequence = row.sequence
         sequence.draft = None
         if not row.chooses:
             sequence.committed += row.known_count
             self._name_pages(sequence)
-            return Progress(row, 0, (), row.known_count)
+            return SequenceProgress(row, 0, (), row.known_count)
         if sequence.awaiting_parser:
             # Nothing was chosen under masks of the grammar.
             sequence.finish_reason = _end_without_parser(sequence)
-            return Progress(row, 0, (), 0, gave_up=True)
+            return SequenceProgress(row, 0, (), 0, gave_up=True)
         accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
         first = row.start + row.known_count + result.accepted
         rejected = zip(row.drafted[result.accepted :], result.after_rejected, strict=False)
@@ -218,9 +218,9 @@ class Scheduler:
         sequence.committed += committed
         self._name_pages(sequence)
         accepted_count = min(result.accepted, len(gained))
-        return Progress(row, accepted_count, gained, committed, sequence.awaiting_parser)
+        return SequenceProgress(row, accepted_count, gained, committed, sequence.awaiting_parser)
 
-    def _until_finished(self, sequence: Sequence, gained: tuple[int, ...]) -> tuple[int, ...]:
+    def _until_finished(self, sequence: TokenSequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
         limit = min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
         for count, token in enumerate(gained, start=1):
@@ -250,7 +250,7 @@ class Scheduler:
                 sequence.usage.cached_prompt_tokens = sequence.committed
             self.running.append(sequence)
 
-    def _make_room(self, newcomer: Sequence) -> bool:
+    def _make_room(self, newcomer: TokenSequence) -> bool:
         """Return whether a waiting sequence fits, once the background has given way to it.
 
         A newcomer must not preempt others: its first chunk and everyone's next page must fit.
@@ -276,7 +276,7 @@ class Scheduler:
             not running or first_chunk + running <= self.pages.available
         )
 
-    def _decode_row(self, sequence: Sequence, room: int, rows: list[Row]) -> Row | None:
+    def _decode_row(self, sequence: TokenSequence, room: int, rows: list[Row]) -> Row | None:
         draft = sequence.draft or Draft(())
         length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of a completion comes from the target, so no draft is needed for it.
@@ -303,7 +303,7 @@ class Scheduler:
         )
 
     def _prefill_row(
-        self, sequence: Sequence, used: int, budget: int, rows: list[Row]
+        self, sequence: TokenSequence, used: int, budget: int, rows: list[Row]
     ) -> Row | None:
         start = sequence.committed
         count = prefill_chunk(len(sequence.tokens) - start, used, budget)
@@ -315,7 +315,7 @@ class Scheduler:
         tokens = tuple(sequence.tokens[start : start + count])
         return Row(sequence, start, tokens, 0, scored=scored)
 
-    def _grow(self, sequence: Sequence, length: int, rows: Iterable[Row]) -> bool:
+    def _grow(self, sequence: TokenSequence, length: int, rows: Iterable[Row]) -> bool:
         """Give `sequence` pages for `length` tokens, preempting others if it must.
 
         The youngest of the background goes first, then the youngest of all, `sequence` included.
@@ -331,13 +331,13 @@ class Scheduler:
         sequence.pages.extend(self.pages.allocate(missing))
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: TokenSequence) -> None:
         self.preempted.append(sequence)
         self.running.remove(sequence)
         self._release(sequence)
         self.waiting.put_back(sequence)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: TokenSequence) -> None:
         self.pages.release(sequence.pages)
         sequence.pages = no_pages()
         sequence.page_hashes = []
@@ -346,7 +346,7 @@ class Scheduler:
         sequence.draft = None
         sequence.awaiting_draft = False
 
-    def _name_pages(self, sequence: Sequence) -> None:
+    def _name_pages(self, sequence: TokenSequence) -> None:
         size = self.pages.page_size
         whole = sequence.committed // size if sequence.names_pages else 0
         while len(sequence.page_hashes) < whole:
@@ -363,20 +363,20 @@ class Scheduler:
         return -(-length // self.pages.page_size)
 
 
-def _end_at(token: int, sequence: Sequence) -> FinishReason | None:
+def _end_at(token: int, sequence: TokenSequence) -> FinishReason | None:
     """Return why a sequence ends with a token that is new to it, if it does."""
     ends = sequence.grammar is not None and sequence.grammar.consume(token)
     ends = ends or token in sequence.request.stop_token_ids
     return FinishReason.STOP if ends else None
 
 
-def _end_without_parser(sequence: Sequence) -> FinishReason | None:
+def _end_without_parser(sequence: TokenSequence) -> FinishReason | None:
     """Return why a sequence ends whose parser gave up, None if another one can follow it."""
     assert sequence.grammar is not None
     return FinishReason.GRAMMAR_FAILED if sequence.grammar.alone else None
 
 
-def _background(sequence: Sequence) -> bool:
+def _background(sequence: TokenSequence) -> bool:
     return sequence.request.background
 
 

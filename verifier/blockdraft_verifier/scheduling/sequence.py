@@ -12,8 +12,7 @@ Vocabulary (all lengths in tokens):
 import enum
 from array import array
 from collections import Counter, deque
-from collections.abc import MutableSequence
-from collections.abc import Sequence as Items
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,7 +119,7 @@ class Usage:
     # How often so many tokens were drafted and so many of them accepted.
     _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
-    def count_verification(self, sources: Items[DraftSource], accepted: int) -> None:
+    def count_verification(self, sources: Sequence[DraftSource], accepted: int) -> None:
         """Count one verification of tokens from these sources; the first `accepted` were right."""
         self.verification_steps += 1
         self.prompt_lookup_drafted += sources.count(DraftSource.PROMPT_LOOKUP)
@@ -152,8 +151,8 @@ def no_pages() -> MutableSequence[int]:
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One request being decoded; only the engine's thread changes it.
+class TokenSequence:
+    """The tokens of one request being decoded; only the engine's thread changes it.
 
     The scheduler advances it. `drafting` sets its drafts and whether it is drafted for, the policy
     its drafts by prompt lookup, and the engine its usage.

@@ -4,12 +4,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from blockdraft_verifier.scheduling.sequence import Sequence
+from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 
 class _Lane(NamedTuple):
-    begun: deque[Sequence]
-    tenants: dict[bytes, deque[Sequence]]  # in the order of their turns; none is empty
+    begun: deque[TokenSequence]
+    tenants: dict[bytes, deque[TokenSequence]]  # in the order of their turns; none is empty
 
 
 class WaitingSequences:
@@ -32,13 +32,13 @@ class WaitingSequences:
         """Return the number of waiting sequences."""
         return self._count
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[TokenSequence]:
         """Yield the normal sequences, then the background."""
         for lane in self._lanes:
             for queue in (lane.begun, *lane.tenants.values()):
                 yield from queue
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TokenSequence) -> None:
         """Put a sequence behind others of its tenant, or a replay behind others that had begun."""
         lane = self._lane(sequence)
         if sequence.request.replay:
@@ -47,12 +47,12 @@ class WaitingSequences:
             lane.tenants.setdefault(_tenant(sequence), deque()).append(sequence)
         self._count += 1
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: TokenSequence) -> None:
         """Put a sequence that had run before all others of its lane."""
         self._lane(sequence).begun.appendleft(sequence)
         self._count += 1
 
-    def first(self, running: Iterable[Sequence]) -> Sequence:
+    def first(self, running: Iterable[TokenSequence]) -> TokenSequence:
         """Return the sequence to run next, beside `running`. At least one must wait."""
         begun, tenants = next(lane for lane in self._lanes if any(lane))
         if begun:
@@ -61,7 +61,7 @@ class WaitingSequences:
         # `min` returns the first of tenants with equally few.
         return tenants[min(tenants, key=lambda tenant: slots[tenant])][0]
 
-    def take(self, sequence: Sequence) -> None:
+    def take(self, sequence: TokenSequence) -> None:
         """Take out the sequence that runs next; its tenant's turn has been."""
         begun, tenants = self._lane(sequence)
         if begun:
@@ -73,7 +73,7 @@ class WaitingSequences:
                 tenants[_tenant(sequence)] = queue
         self._count -= 1
 
-    def discard(self, sequence: Sequence) -> None:
+    def discard(self, sequence: TokenSequence) -> None:
         """Take out a sequence that shall not run, if it waits; no turn changes."""
         begun, tenants = self._lane(sequence)
         queue = begun if sequence in begun else tenants.get(_tenant(sequence), deque())
@@ -83,9 +83,9 @@ class WaitingSequences:
             if not queue and queue is not begun:
                 del tenants[_tenant(sequence)]
 
-    def _lane(self, sequence: Sequence) -> _Lane:
+    def _lane(self, sequence: TokenSequence) -> _Lane:
         return self._lanes[sequence.request.background]
 
 
-def _tenant(sequence: Sequence) -> bytes:
+def _tenant(sequence: TokenSequence) -> bytes:
     return sequence.request.cache_salt

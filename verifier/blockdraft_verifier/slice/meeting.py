@@ -31,7 +31,7 @@ class SliceMismatchError(ValueError):
     """The processes of a slice were started with different flags or targets."""
 
 
-class Listener:
+class LeaderSocket:
     """The leader's socket, on all interfaces, for followers that know its token."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from blockdraft_runtime.settings.verifier import SliceSettings
 from blockdraft_verifier.slice.channel import PATIENCE_SECONDS, FollowerChannel, LeaderChannel
-from blockdraft_verifier.slice.meeting import TOKEN_BYTES, Listener, connect
+from blockdraft_verifier.slice.meeting import TOKEN_BYTES, LeaderSocket, connect
 
 Tree = TypeVar("Tree")
 
@@ -117,14 +117,14 @@ def join_slice(leader_host: str, what_runs: str) -> StepLeader | StepFollower:
     """
     digest = hashlib.sha256(what_runs.encode()).digest()
     process_id = jax.process_index()
-    listener = Listener() if process_id == 0 else None
+    leader_socket = LeaderSocket() if process_id == 0 else None
     address = bytes(_PORT.size + TOKEN_BYTES)
-    if listener is not None:
-        address = _PORT.pack(listener.port) + listener.token
+    if leader_socket is not None:
+        address = _PORT.pack(leader_socket.port) + leader_socket.token
     # JAX has brought the processes together already; through it they learn the rest.
     shared = multihost_utils.broadcast_one_to_all(np.frombuffer(address, np.uint8))
-    if listener is not None:
-        return StepLeader(listener.accept(jax.process_count() - 1, digest, _JOIN_SECONDS))
+    if leader_socket is not None:
+        return StepLeader(leader_socket.accept(jax.process_count() - 1, digest, _JOIN_SECONDS))
     address = np.asarray(shared, np.uint8).tobytes()
     (port,) = _PORT.unpack(address[: _PORT.size])
     token = address[_PORT.size :]

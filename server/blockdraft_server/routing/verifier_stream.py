@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error
-from blockdraft_server.routing.feed import Feed, Turns
+from blockdraft_server.routing.feed import Feed, MessagePace
 
 if TYPE_CHECKING:
     from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceAsyncStub
@@ -63,7 +63,7 @@ class _EngineStoppedError(Exception):
     """The verifier's engine has failed, for all sequences."""
 
 
-class DecodeStream:
+class VerifierStream:
     """One stream to a verifier.
 
     Attributes:
@@ -91,7 +91,7 @@ class DecodeStream:
         self._on_tried = on_tried
         self._requests: asyncio.Queue[verifier_pb2.DecodeRequest] = asyncio.Queue()
         self._feeds: dict[int, Feed] = {}
-        self._turns = Turns()
+        self._pace = MessagePace()
         self._numbers = itertools.count(1)
         self._call = stub.Decode()
         self._writing = asyncio.ensure_future(self._write())
@@ -113,7 +113,7 @@ class DecodeStream:
         """
         # The replays of all tenants wait in one queue.
         tenant = None if request.replay else request.cache_salt
-        number, feed = next(self._numbers), Feed(self._turns, (request.background, tenant))
+        number, feed = next(self._numbers), Feed(self._pace, (request.background, tenant))
         self._feeds[number] = feed
         self._requests.put_nowait(verifier_pb2.DecodeRequest(sequence_id=number, begin=request))
         try:

@@ -8,8 +8,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
 from blockdraft_protos.v1 import verifier_pb2
-from blockdraft_server.routing.decode_stream import BrokenOffError
 from blockdraft_server.routing.link import VerifierLink
+from blockdraft_server.routing.verifier_stream import BrokenOffError
 
 REQUEST = verifier_pb2.SequenceRequest(prompt_token_ids=[1, 2], max_output_tokens=20)
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Turns:
-    """Runs what tenants ask for; cancelling a future drops its work unless that has begun."""
+class FairQueue:
+    """Runs the work of tenants in turn; cancelling a future drops its work unless it has begun."""
 
     def __init__(self, threads: Executor, free: int) -> None:
         """Run at most `free` works at a time."""
