@@ -34,6 +34,7 @@ from blockdraft_models.decoder.sampling import (
 )
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.platform import lowering_on
 from blockdraft_models.weights.loading import EmbeddingAndHead
 from blockdraft_models.words import from_words, word_count
 
@@ -174,7 +175,8 @@ class DraftPrograms(ABC):
             places = (places, _everywhere(self.placement))
         words = whole((word_count(small),), jnp.int32, self.placement)
         program = jax.jit(run, donate_argnums=1, out_shardings=places)
-        return program.lower(self.weights, cache, features, words)
+        with lowering_on(None if self.placement is None else self.placement.mesh):
+            return program.lower(self.weights, cache, features, words)
 
 
 def _new_features(count: int) -> PackedFeatures:

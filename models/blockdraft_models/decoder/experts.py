@@ -31,6 +31,7 @@ from blockdraft_models.decoder.sharding import (
 )
 from blockdraft_models.decoder.stored import LayerMatrix
 from blockdraft_models.kernels import tpu
+from blockdraft_models.platform import by_platform
 
 
 class ExpertMaps(nnx.Module):
@@ -146,7 +147,7 @@ def _apply(
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "tokens hidden"]:
     """Return the weighted sum over the experts of `maps`; numbers outside theirs add nothing."""
-    result: Array = jax.lax.platform_dependent(
+    result: Array = by_platform(
         x,
         chosen,
         shares,

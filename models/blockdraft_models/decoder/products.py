@@ -20,6 +20,7 @@ from blockdraft_models.decoder.sharding import MODEL_AXIS, Division, sum_over_de
 from blockdraft_models.decoder.stored import LayerMatrix, StoredMatrix
 from blockdraft_models.kernels import calls, tpu
 from blockdraft_models.kernels.library import in_kernels
+from blockdraft_models.platform import by_platform
 
 TILE_ROWS = 8
 """Rows of a tile: the fewest that XLA's CPU backend multiplies as fast as one."""
@@ -46,7 +47,7 @@ def ordered(
     @jax.custom_vjp
     def function(*operands: Array | StoredMatrix | LayerMatrix) -> Array:
         on_cpu = kernel if in_kernels() else tiled
-        result: Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, tpu=on_tpu, default=plain)
+        result: Array = by_platform(*operands, cpu=on_cpu, tpu=on_tpu, default=plain)
         return result
 
     function.defvjp(

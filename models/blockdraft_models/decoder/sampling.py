@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from blockdraft_models.decoder.products import share_sums
+from blockdraft_models.platform import by_platform
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 _SEED_BITS = 64
@@ -114,7 +115,7 @@ def filter_logits(
 
 def first_greatest(values: Float[Array, "rows width"]) -> Int[Array, " rows"]:
     """Return the `argmax` of each row, by operations that a CPU vectorizes."""
-    index: Int[Array, " rows"] = jax.lax.platform_dependent(
+    index: Int[Array, " rows"] = by_platform(
         values, cpu=_first_greatest_by_blocks, default=_first_greatest_at_once
     )
     return index

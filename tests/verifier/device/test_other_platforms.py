@@ -38,6 +38,7 @@ def test_steps_are_lowered_for_cuda(kind: str, monkeypatch: pytest.MonkeyPatch) 
 
     jit = jax.jit
     monkeypatch.setattr(jax, "jit", ForCuda)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     text = step.lower(weights, Bucket(2, 8, 8)).as_text()
     # What is chosen by platform is chosen: experts are multiplied group by group.
     assert ("ragged_dot" in text) == (kind == "gpt-oss")

@@ -22,6 +22,7 @@ from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.products import row_sums
 from blockdraft_models.kernels import calls
 from blockdraft_models.kernels.library import in_kernels
+from blockdraft_models.platform import by_platform
 
 CONTEXT_CHUNK_TOKENS = 64
 TILE_TOKENS = 4
@@ -153,9 +154,7 @@ def attend(
 
     window, *dynamic = reach
     on_cpu = in_kernel if in_kernels() else in_tiles
-    out: Array = jax.lax.platform_dependent(
-        q, cache, batch, tuple(dynamic), cpu=on_cpu, default=in_tiles
-    )
+    out: Array = by_platform(q, cache, batch, tuple(dynamic), cpu=on_cpu, default=in_tiles)
     return out
 
 

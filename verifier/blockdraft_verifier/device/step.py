@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Int32
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import first_greatest
+from blockdraft_models.platform import lowering_on
 from blockdraft_models.words import from_words, to_words
 from blockdraft_verifier.device.accept import (
     LogProbs,
@@ -141,7 +142,8 @@ class TargetStep:
             # Else what is rounded would depend on what is fused, and that on the bucket.
             options = {"xla_allow_excess_precision": False}
         step = jax.jit(run, donate_argnums=(2,), out_shardings=places, compiler_options=options)
-        return step.lower(*described)
+        with lowering_on(layout.mesh):
+            return step.lower(*described)
 
     def _run(
         self,
