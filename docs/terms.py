@@ -42,11 +42,6 @@ SUFFIXES = (".md", ".py", ".proto", ".yaml", ".json", ".toml")
 LEFT_OUT = ("docs/adr/", "docs/terms.py", "protos/blockdraft_protos/", "CHANGELOG.md")
 # The openings of prompts are in them, which are no words of ours.
 MANIFESTS = ".manifest.json"
-# Names that keep working for one more release.
-OLD_NAMES = re.compile(
-    r"--(no-)?lookup|alias=\"lookup\"|_LOOKUP\b|lookup_(disabled|drafted_tokens|accepted_tokens)"
-    r"|`recordings`|\"recordings\""
-)
 # A term may be broken at the end of a line.
 BROKEN = re.compile(r"(prompt)[\s#/*\"]*\n[\s#/*\"]*(?=lookup)", re.I)
 
@@ -75,7 +70,7 @@ def main() -> int:
         text = BROKEN.sub(r"\n\1 ", source)
         for number, line in enumerate(text.splitlines(), 1):
             # The target of a link is no word of the page.
-            words = OLD_NAMES.sub("", re.sub(r"\]\([^)]*\)", "]", line))
+            words = re.sub(r"\]\([^)]*\)", "]", line)
             for pattern, term in PATTERNS.items():
                 if match := pattern.search(words):
                     print(f"{name}:{number}: {match[0]!r}: say {term}", file=sys.stderr)

@@ -25,7 +25,6 @@ class ServingLimits:
         4096,
         "most tokens of one sequence",
         flag="max-model-len",
-        alias="max-context-tokens",
         minimum=1,
     )
     page_size: int = setting(32, "tokens per page of the KV cache", minimum=1)

@@ -74,9 +74,7 @@ class ClientBase(Generic[ChannelT]):
         `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
         file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
-        # The second variable is the deprecated name of the first.
-        variable = os.environ.get("BLOCKDRAFT_ADDRESS") or os.environ.get("BLOCKDRAFT_TARGET")
-        self.target = with_port(target or variable or DEFAULT_ADDRESS)
+        self.target = with_port(target or os.environ.get("BLOCKDRAFT_ADDRESS") or DEFAULT_ADDRESS)
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None

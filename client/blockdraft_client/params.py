@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypedDict
 
 from blockdraft_client.constraints import OutputConstraint, ParsedT, ResponseFormat
-from blockdraft_client.old_names import takes_old_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ have `tool_calls`, `tool_call_id` and `reasoning_content`, as OpenAI's messages 
 Metadata = Sequence[tuple[str, str]]
 
 
-@takes_old_names
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
@@ -110,7 +108,6 @@ class SamplingShortcuts(TypedDict, total=False):
     constraint: OutputConstraint | None
 
 
-@takes_old_names
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
     """Whether and how far to draft ahead; never changes the output.

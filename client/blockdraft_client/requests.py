@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from blockdraft_client.constraints import OutputConstraint, schema_text
-from blockdraft_client.old_names import with_new_names
 from blockdraft_client.params import (
     CallOptions,
     ChatMessage,
@@ -37,7 +36,7 @@ def generation_request(
     `TypeError` if prompt or constraint have none of the forms, or there is no such option;
     `ValueError` if a message or the priority is malformed.
     """
-    shortcuts = with_new_names(options, stacklevel=3)
+    shortcuts = dict(options)
     call = CallOptions(
         timeout=shortcuts.pop("timeout", None), metadata=shortcuts.pop("metadata", ())
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from google.protobuf.duration_pb2 import Duration
 
-from blockdraft_client.old_names import takes_old_names
 from blockdraft_protos.v1 import inference_pb2
 
 
@@ -31,7 +30,6 @@ class StepSeconds:
         return self.verify + self.draft + self.transport + self.host
 
 
-@takes_old_names
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens, steps and time of a request.

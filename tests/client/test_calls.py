@@ -146,57 +146,6 @@ async def test_shortcuts_win_over_sampling(api: Api, service: FakeInference) -> 
         await api.call("generate", "hi", best_of=2)
 
 
-async def test_old_names_of_options_warn_where_they_are_used(
-    api: Api, service: FakeInference
-) -> None:
-    expected = inference_pb2.SamplingOptions(max_output_tokens=3, log_probs=1)
-    make: Any = SamplingParams
-    with pytest.warns(
-        DeprecationWarning, match="max_output_tokens is now called max_tokens"
-    ) as made:
-        sampling = make(max_output_tokens=3, logprobs=1)
-    with pytest.warns(
-        DeprecationWarning, match="max_output_tokens is now called max_tokens"
-    ) as read:
-        assert sampling.max_output_tokens == 3
-    assert made[0].filename == read[0].filename == __file__
-    await api.call("generate", "hi", sampling=sampling)
-    with pytest.warns(DeprecationWarning, match="log_probs is now called logprobs"):
-        await api.call("generate", "hi", max_tokens=3, log_probs=1)
-    assert [request.sampling for request in service.requests] == [expected] * 2
-    make = SpeculationParams
-    with pytest.warns(DeprecationWarning, match="is now called prompt_lookup_disabled"):
-        speculation = make(lookup_disabled=True)
-    await api.call("generate", "hi", speculation=speculation)
-    assert service.requests[2].speculation.prompt_lookup_disabled
-    usage: Any = Usage(prompt_lookup_drafted_tokens=2)
-    with pytest.warns(DeprecationWarning, match="is now called prompt_lookup_drafted_tokens"):
-        assert usage.lookup_drafted_tokens == 2
-
-
-def test_the_warning_names_the_line_of_the_caller(fake: RunningFake) -> None:
-    options: Any = {"log_probs": 1}
-    with Client(fake.target) as client:
-        for method in (client.generate, client.stream):
-            with pytest.warns(DeprecationWarning, match="now called logprobs") as caught:
-                method("hi", **options)
-            assert caught[0].filename == __file__
-
-
-async def test_an_option_is_not_given_by_both_names(api: Api) -> None:
-    make: Any = SamplingParams
-    for call in (
-        lambda **options: make(**options),
-        lambda **options: api.client.stream("hi", **options),
-    ):
-        with pytest.raises(TypeError, match="old name of max_tokens"):
-            call(max_tokens=1, max_output_tokens=1)
-    with pytest.raises(AttributeError, match="no attribute 'max_token'"):
-        _ = make().max_token
-    with pytest.raises(AttributeError, match="no attribute 'lookup_disabled'"):
-        _ = make().lookup_disabled
-
-
 async def test_model_describes_target_and_drafter(api: Api, service: FakeInference) -> None:
     model = await api.call("model")
     assert (model.name, model.max_context_tokens, model.server_version) == ("fake", 64, "1.2.3")

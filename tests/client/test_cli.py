@@ -110,19 +110,6 @@ def test_generate_continues_a_text_and_answers_a_message(
     assert service.requests[0].prompt.WhichOneof("content") == form
 
 
-def test_old_names_of_flags_and_variable_still_work(
-    fake: RunningFake, service: FakeInference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BLOCKDRAFT_ADDRESS")
-    line = "generate hi --json --max-output-tokens 5 --log-probs 2 --no-lookup"
-    assert main([*line.split(), "--target", fake.target]) == 0
-    monkeypatch.setenv("BLOCKDRAFT_TARGET", fake.target)
-    assert main(line.split()) == 0
-    expected = inference_pb2.SamplingOptions(max_output_tokens=5, log_probs=2)
-    assert [request.sampling for request in service.requests] == [expected] * 2
-    assert all(request.speculation.prompt_lookup_disabled for request in service.requests)
-
-
 def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
     assert main(["generate", "hi", "--stats"]) == 0
     expected = "6 tokens, 2.0 tokens/s, τ 2.50, TTFT 0.75 s\n"

@@ -73,8 +73,6 @@ def test_arguments_win_over_variables_and_those_over_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert Base().target == "localhost:50051"
-    monkeypatch.setenv("BLOCKDRAFT_TARGET", "localhost:3")
-    assert Base().target == "localhost:3"
     monkeypatch.setenv("BLOCKDRAFT_ADDRESS", "localhost:1")
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
     assert (Base().target, Base()._api_key) == ("localhost:1", "from-outside")

@@ -105,8 +105,7 @@ def _clear(args: argparse.Namespace) -> int:
     from blockdraft_drafter.learning.samples import SampleStore
 
     directory = _folder(_CLEAR, args)
-    # Earlier releases kept them in `recordings`.
-    count = sum(SampleStore(directory / name, 0).clear() for name in ("samples", "recordings"))
+    count = SampleStore(directory / "samples", 0).clear()
     report = f"{directory}: {count} training samples deleted"
     if args.versions:
         # The files that name versions go first: a name without its version must never exist.

@@ -130,9 +130,7 @@ class ServiceSettings:
     server_name: str | None = setting(None, "name the certificate must have", metavar="NAME")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
     no_drafter: bool = setting(False, "start the service without a drafter")
-    prompt_lookup: bool = setting(
-        False, "let the service started here draft by prompt lookup too", alias="lookup"
-    )
+    prompt_lookup: bool = setting(False, "let the service started here draft by prompt lookup too")
     recent_completions: int = setting(
         0,
         "with --prompt-lookup: also from so many tokens of the last completions; wants --samples "

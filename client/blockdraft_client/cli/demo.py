@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
-from blockdraft_client.cli.options import add_old_name
 from blockdraft_client.cli.output import FAILED, OK, UsageError, print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
 
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `blockdraft demo`."""
     option = parser.add_argument
     option("--model", default=DEFAULT_MODEL, metavar="SPEC", help="model (default: %(default)s)")
-    add_old_name(parser, "--target", "model")
     option("--drafter", metavar="SPEC", help="drafter (default: that of `blockdraft serve`)")
     option("--prompt", default=DEFAULT_PROMPT, help="the prompt (default: %(default)s)")
     option("--json", action="store_true", help="print one JSON object")

@@ -32,7 +32,6 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help="the server, host, host:port or unix:/path "
         f"(default: $BLOCKDRAFT_ADDRESS, or else {DEFAULT_ADDRESS})",
     )
-    add_old_name(group, "--target", "address")
     group.add_argument(
         "--api-key", metavar="KEY", help="API key (default: $BLOCKDRAFT_API_KEY, which ps hides)"
     )
@@ -51,11 +50,6 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--client-key", type=Path, metavar="FILE", help="PEM key of --client-cert")
     group.add_argument("--server-name", metavar="NAME", help="name the certificate must have")
     group.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each call")
-
-
-def add_old_name(group: argparse._ActionsContainer, flag: str, dest: str, **options: Any) -> None:
-    """Add the deprecated name of a flag, which help does not show."""
-    group.add_argument(flag, dest=dest, help=argparse.SUPPRESS, **options)
 
 
 def connect(args: argparse.Namespace) -> "Client":
@@ -107,8 +101,6 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--max-draft-tokens", int, "most tokens to draft per step"),
     ):
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
-    add_old_name(group, "--max-output-tokens", "max_tokens", type=int)
-    add_old_name(group, "--log-probs", "logprobs", type=int)
     repeatable: tuple[tuple[str, str, Callable[[str], Any], str, str], ...] = (
         ("--stop", "stop", str, "TEXT", "text that ends the completion"),
         ("--stop-token-id", "stop_token_ids", int, "ID", "token that ends the completion"),
@@ -153,7 +145,6 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--no-learn", "keep prompt and completion out of the drafter's training samples"),
     ):
         group.add_argument(flag, action="store_const", const=True, help=text)
-    add_old_name(group, "--no-lookup", "no_prompt_lookup", action="store_const", const=True)
     group.add_argument(
         "--priority",
         choices=get_args(Priority),

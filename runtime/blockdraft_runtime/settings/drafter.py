@@ -79,7 +79,7 @@ class DrafterSettings:
         common=True,
     )
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
-    max_model_len: int | None = setting(None, MODEL_LEN_HELP, alias="max-context-tokens", minimum=1)
+    max_model_len: int | None = setting(None, MODEL_LEN_HELP, minimum=1)
     max_feature_rows: int = 256  # most feature rows per sequence in one request
     feature_form: SentForm = setting(
         "auto",

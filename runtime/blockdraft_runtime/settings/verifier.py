@@ -54,9 +54,7 @@ class SchedulerSettings:
 class CacheSettings:
     """Length of sequences and size of the KV cache; None for what model and memory allow."""
 
-    max_model_len: int | None = setting(
-        None, MODEL_LEN_HELP, alias="max-context-tokens", minimum=1, common=True
-    )
+    max_model_len: int | None = setting(None, MODEL_LEN_HELP, minimum=1, common=True)
     kv_cache_bytes: int | None = setting(
         None,
         "size of the KV cache on each device, such as `4GiB`; unset: what --max-sequences of full "
@@ -118,7 +116,6 @@ class EngineSettings:
         True,
         "also draft by prompt lookup: what followed the newest tokens earlier in prompt and "
         "completion, where that pays; needs no drafter",
-        alias="lookup",
         common=True,
     )
     recent_completions: int = setting(

@@ -21,15 +21,6 @@ def plan(*flags: str, folder: Path = FOLDER, **environ: str) -> ServePlan:
     return ServePlan.of(CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {}), folder, environ)
 
 
-def test_the_old_name_of_prompt_lookup_still_works() -> None:
-    for flags in ("--no-prompt-lookup", "--no-lookup"):
-        settings = CONFIGURATION.resolve(parse(CONFIGURATION, flags), {})
-        assert not settings.verifier.engine.prompt_lookup
-    for variable in ("BLOCKDRAFT_SERVE_PROMPT_LOOKUP", "BLOCKDRAFT_SERVE_LOOKUP"):
-        settings = CONFIGURATION.resolve(parse(CONFIGURATION), {variable: "no"})
-        assert not settings.verifier.engine.prompt_lookup
-
-
 def test_a_setting_reaches_the_processes_it_concerns() -> None:
     result = plan(
         *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
