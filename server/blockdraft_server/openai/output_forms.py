@@ -41,6 +41,7 @@ class OutputForm:
         id_length: Number of characters that the templates expect of a call's id; 0 for any.
         header: Returns the kind of a part by its header; None if parts have none.
         answer: Text that begins the answer proper.
+        free_text: The text before a constrained answer, such as reasoning; None if there is none.
     """
 
     marks: tuple[str, ...]
