@@ -36,7 +36,7 @@ def generation_request(
     `TypeError` if prompt or constraint have none of the forms, or there is no such option;
     `ValueError` if a message or the priority is malformed.
     """
-    shortcuts = dict(options)
+    shortcuts: dict[str, Any] = dict(options)
     call = CallOptions(
         timeout=shortcuts.pop("timeout", None), metadata=shortcuts.pop("metadata", ())
     )

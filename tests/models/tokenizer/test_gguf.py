@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from gguf import GGUFWriter
 from tests.models.builders import close_gguf
-from tests.models.decoder.test_config import GGUF
+from tests.models.decoder.test_gguf_config import GGUF
 
 from blockdraft_models.errors import TokenizerError
 from blockdraft_models.families.published_config import config_from_gguf
