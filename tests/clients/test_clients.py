@@ -165,7 +165,7 @@ async def test_32_streams_while_each_process_dies(service: Service) -> None:
     truth = [each.text for each in plain]
     streams = Streams(service)
     running = asyncio.create_task(streams.run())
-    # Early: from the first end to the last it may be less than a second.
+    # Early: all of them may end within two seconds of the first.
     await streams.until(1)
     service.child("drafter").kill()
     await streams.until(4)

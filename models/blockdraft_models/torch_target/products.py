@@ -13,6 +13,7 @@ import torchax
 from jaxtyping import Array, Float, Int
 
 from blockdraft_models.decoder.products import project, row_sums
+from blockdraft_models.platform import by_platform
 
 
 def _linear(
@@ -64,9 +65,7 @@ def _grouped_mm(
     *_: Any,
 ) -> Float[Array, "rows outputs"]:
     """Multiply rows, which are sorted by expert, each with its expert's weight."""
-    product: Array = jax.lax.platform_dependent(
-        rows, weight, ends, cpu=_one_by_one, default=_group_by_group
-    )
+    product: Array = by_platform(rows, weight, ends, cpu=_one_by_one, default=_group_by_group)
     return product
 
 

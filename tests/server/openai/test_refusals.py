@@ -152,7 +152,7 @@ async def test_what_is_nested_too_deeply_is_a_bad_request(
     monkeypatch.setattr(server.app._service._tokenizer, "encode_chat", encode_chat)
     statuses = []
     # What gives up first, JSON, the search for control tokens or the template, depends on it.
-    for depth in (100, *range(300, 1000, 5), 5000):
+    for depth in (*range(100, 1000, 5), 5000):
         nested = "[" * depth + "]" * depth
         tool = f'{{"type": "function", "function": {{"name": "f", "x": {nested}}}}}'
         data = f'{{"messages": [{{"role": "user", "content": "hi"}}], "tools": [{tool}]}}'
