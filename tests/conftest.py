@@ -29,7 +29,7 @@ os.environ |= {
     f"BLOCKDRAFT_{command}_DTYPE": "float32"
     for command in (
         *("SERVE", "VERIFIER", "DRAFTER"),
-        *("BENCH_ACCEPTANCE", "BENCH_DECODE", "BENCH_KFLAT", "BENCH_PEERS", "BENCH_SERVE"),
+        *("BENCH_DECODE", "BENCH_KFLAT", "BENCH_PEERS", "BENCH_SERVE"),
     )
 }
 os.environ["BLOCKDRAFT_SERVE_RECENT_COMPLETIONS"] = "0"

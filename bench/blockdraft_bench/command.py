@@ -11,7 +11,6 @@ from blockdraft_bench import report
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.serve.settings import LoadTestSettings
 from blockdraft_bench.settings import (
-    AcceptanceSettings,
     DecodeSettings,
     KFlatSettings,
     LinkSettings,
@@ -43,8 +42,7 @@ class Measurement:
 
 
 MEASUREMENTS = (
-    Measurement("acceptance", AcceptanceSettings, "how many tokens a verification gains"),
-    Measurement("decode", DecodeSettings, "plain decoding and draft methods, one by one"),
+    Measurement("decode", DecodeSettings, "plain decoding and drafters, prompt by prompt"),
     Measurement("kflat.measure", KFlatSettings, "the cost of verifying K tokens"),
     Measurement("link.measure", LinkSettings, "what verifier to drafter and back costs"),
     Measurement("peers.measure", PeersSettings, "other programs on the same prompts and weights"),

@@ -14,35 +14,22 @@ PLAIN, DRAFTED = "plain", "drafted"
 
 @dataclass(frozen=True, slots=True)
 class CompletionRecord:
-    """The record of one completion."""
+    """The record of one completion; only our own have verifications and drafts."""
 
-    # Its tokens; the first follows from the prompt without a verification.
     token_ids: tuple[int, ...]
-    # Tokens drafted and tokens accepted of each verification, in order; none of other programs.
-    steps: tuple[tuple[int, int], ...]
-    stopped: bool  # whether it ended in a stop token rather than at the limit
-    ttft_seconds: float = 0.0  # from the request to the first token
     decode_seconds: float = 0.0  # from the first token to the last
     # How many tokens came first, at once: 1, or more if a program drafts before it has read the
     # prompt.
     first_tokens: int = 1
+    verifications: int = 0  # the first token follows from the prompt without one
+    # How often each position of a draft was filled, and how often its token was accepted.
+    drafted_per_position: tuple[int, ...] = ()
+    accepted_per_position: tuple[int, ...] = ()
 
     @property
     def timed_tokens(self) -> int:
         """Tokens that came in `decode_seconds`."""
         return len(self.token_ids) - self.first_tokens
-
-    def full_steps(self, draft_length: int) -> tuple[int, ...]:
-        """Return the accepted tokens of each verification that measures the drafter.
-
-        Those are the verifications of a whole draft of `draft_length` tokens that did not reach a
-        stop token. Left out are drafts cut short because the completion may not get longer, and the
-        verification that gained a stop token: the completion ends there, so how much of that draft
-        was right is not known. It is left out whether the stop token was drafted or chosen by the
-        target. Otherwise a draft that missed it would count, and one that hit it would not.
-        """
-        steps = self.steps[:-1] if self.stopped else self.steps
-        return tuple(accepted for drafted, accepted in steps if drafted == draft_length)
 
 
 def divergences(

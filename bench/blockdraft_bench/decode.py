@@ -1,14 +1,14 @@
-"""`bench decode`: plain decoding and each draft method, one completion at a time, side by side.
+"""`bench decode`: plain decoding and drafters side by side, by a service of each drafter.
 
-Seconds and tokens are those after a completion's first token, unless the name says otherwise.
-Speeds are ratios of sums over the completions of a dataset, and the speed-up is a ratio of two of
-them over the same samples.
+Every prompt is decoded plainly and with drafts, one right after the other, by the same service.
+Seconds and tokens are those after a completion's first token. Speeds are ratios of sums over the
+completions of a dataset, and the speed-up is a ratio of two of them over the same samples. τ is the
+mean number of tokens that a verification gains; acceptance at position k is the share of the drafts
+with at least k tokens of which the k-th was accepted, which includes that all before it were.
 """
 
-import functools
-import statistics
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -17,25 +17,15 @@ from jaxtyping import Float
 from blockdraft_bench.completions import (
     PLAIN,
     CompletionRecord,
+    divergences,
     identical_completions,
     mean_speed_ratio,
     speed,
     speed_ratio,
 )
-from blockdraft_bench.engine.decoding import (
-    EngineCapacity,
-    InProcessDecoder,
-    join,
-    largest_block,
-    load_drafting,
-    load_target,
-    whole_draft,
-)
-from blockdraft_bench.engine.divergence import ChoiceMargin, find_divergences
-from blockdraft_bench.engine.samples import Answered, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import hardware
+from blockdraft_bench.provenance import DrafterIdentity, digest
 from blockdraft_bench.result import (
     INTERVALS_NOTE,
     Cell,
@@ -48,66 +38,86 @@ from blockdraft_bench.result import (
     table,
 )
 from blockdraft_bench.run import Run
-from blockdraft_bench.settings import DecodeSettings
+from blockdraft_bench.samples import Answered, Limits, answer_all
+from blockdraft_bench.service import (
+    RunningService,
+    ServiceDecoder,
+    check_drafter,
+    own_service,
+    serve_arguments,
+)
+from blockdraft_bench.settings import DecodeSettings, engine_settings
 from blockdraft_bench.statistics import bootstrap, bootstrap_mean, mean, median, quartiles
-from blockdraft_drafter.service import LoadedMethod
-from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.errors import ResolveError
-from blockdraft_models.precision import serving_dtype
+from blockdraft_client.cli.local_server import terminated_like_interrupted
+from blockdraft_client.params import SpeculationParams
+from blockdraft_runtime.settings.verifier import EngineSettings
 
-EAGLE3, PROMPT_LOOKUP = "eagle3", "prompt-lookup"
+NO_DRAFTER = "none"
 
 
 def measure(settings: DecodeSettings, run: Run) -> Result:
-    """Decode every sample by every method, one method right after another, and sum up."""
+    """Decode every sample plainly and with each drafter, and sum up."""
     prompts = settings.prompts
     prepared = prepare(prompts)
-    loading = run.phase("loading and compiling")
-    model, decoders, lengths = set_up(settings, loading.reach)
-    limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
-    target, dtype = decoders[PLAIN].target, str(serving_dtype(settings.dtype))
-    drafters = {
-        method: decoders[method].drafter
-        for method, length in lengths.items()
-        if length and method != PROMPT_LOOKUP
-    }
-    # Times measured on another accelerator cannot be compared.
-    conditions = settings.draft_policy, hardware()
-    run.identify(limits, lengths, target, drafters, dtype, conditions)
-    decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))
-    # All methods are one group: a sample interrupted between two is decoded again by all.
-    answered = answer_all(
-        prepared.prompt_sets,
-        settings.temperature,
-        limits,
-        [tuple(lengths)],
-        sample_decoder(decoders, lengths),
-        run.store(dict[str, CompletionRecord]),
-        on_completions=decoding.advance,
+    for name in settings.drafter:
+        if name != NO_DRAFTER:
+            check_drafter(prompts.target, name)
+    limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed, settings.top_p)
+    run.identify(
+        *(limits, prompts.target, settings.dtype, settings.draft_policy, settings.draft_length),
+        *(settings.prompt_lookup, settings.block_size, settings.concurrency),
     )
-    margin = ChoiceMargin(model)
-    rows = [
-        {
-            **summarize(sample_set, method, length, prompts.seed),
-            "divergences": find_divergences(sample_set, method, margin),
-        }
-        for sample_set in answered
-        for method, length in lengths.items()
-    ]
-    for engine in dict.fromkeys(decoders.values()):
-        engine.close()
-    means = averages(answered, lengths, prompts.seed)
-    named = ", ".join(dict.fromkeys(map(str, drafters.values())))
+    store = run.store(dict[str, CompletionRecord])
+    speculation = SpeculationParams(max_draft_tokens=settings.draft_length, learning_disabled=True)
+    engine = engine_settings(
+        settings.concurrency,
+        prompts.context_tokens,
+        settings.dtype,
+        settings.draft_policy,
+        prompt_lookup=settings.prompt_lookup,
+    )
+    drafters: dict[str, DrafterIdentity] = {}
+    answered: list[Answered] = []
+    for name in settings.drafter:
+        starting = run.phase(f"starting a service, drafter {name}", total=1)
+        drafter = None if name == NO_DRAFTER else name
+        arguments = serve_arguments(prompts.target, drafter, engine)
+        arguments += ["--block-size", str(settings.block_size)]
+        with (
+            terminated_like_interrupted(),
+            own_service(arguments) as service,
+            service.connection.client() as client,
+        ):
+            starting.advance()
+            check_draft_length(settings, service)
+            target, dtype = service.target, service.dtype
+            if service.drafter is not None:
+                drafters[name] = service.drafter
+            decoders = {PLAIN: ServiceDecoder(client, SpeculationParams(disabled=True))}
+            if drafter is not None or settings.prompt_lookup:
+                decoders[name] = ServiceDecoder(client, speculation)
+            decoding = run.phase("decoding", total=prepared.count * len(settings.temperature))
+            answered += answer_all(
+                prepared.prompt_sets,
+                settings.temperature,
+                limits,
+                decoders,
+                store,
+                identity=[digest(target, service.drafter, dtype)],
+                concurrency=settings.concurrency,
+                on_sample=decoding.advance,
+            )
+    rows, means = summaries(answered, prompts.seed), averages(answered, prompts.seed)
+    more = ", with prompt lookup" if settings.prompt_lookup else ""
+    nucleus = "" if settings.top_p == 1.0 else f", top-p {settings.top_p:g}"
     caption = (
-        f"Target {target}, {dtype}; {named or 'no drafter'}; {settings.draft_policy} policy; one "
-        f"completion at a time, of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
+        f"Target {target}, {dtype}; {', '.join(map(str, drafters.values())) or 'no drafter'}"
+        f"{more}; {settings.draft_policy} policy{nucleus}; {settings.concurrency} at a time, "
+        f"completions of at most {prompts.max_tokens} tokens. {INTERVALS_NOTE}"
     )
     facts = {
         "target": target,
-        "drafters": {
-            method: {**asdict(drafter), "draft_length": lengths[method]}
-            for method, drafter in drafters.items()
-        },
+        "drafters": {name: asdict(drafter) for name, drafter in drafters.items()},
         "dtype": dtype,
         "average": means,
     }
@@ -115,144 +125,109 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
     return Result(facts, rows, text, draw(rows, "dataset", "speedup", ["method", "temperature"]))
 
 
-def set_up(
-    settings: DecodeSettings, on_compiled: Callable[[int, int], None]
-) -> tuple[Decoder, dict[str, InProcessDecoder], dict[str, int]]:
-    """Load target and drafters, and compile their steps.
-
-    The feature layers of an engine are fixed when it compiles, so each method has an engine of its
-    own, over the same weights; plain decoding uses the first of them.
-
-    Returns:
-        The target, the decoder of each method, plain decoding first, and the tokens of a whole
-        draft of each, 0 for plain decoding.
-    """
-    capacity = EngineCapacity(1, settings.prompts.context_tokens, settings.dtype)
-    drafters = load_drafters(settings, capacity)
-    looks_up = {method: method.endswith(PROMPT_LOOKUP) for method in drafters}
-    lengths = {
-        method: whole_draft(
-            settings.draft_length, largest_block(drafter, prompt_lookup=looks_up[method])
+def check_draft_length(settings: DecodeSettings, service: RunningService) -> None:
+    """Refuse drafts that no block holds."""
+    blocks = [1] if service.drafter is None else [service.drafter.block_size]
+    if settings.prompt_lookup:
+        blocks.append(EngineSettings().prompt_lookup_block)
+    longest, length = max(blocks) - 1, settings.draft_length
+    if length is not None and length > longest:
+        raise BenchUsageError(
+            f"the draft length must be 1 to {longest}, a block of {longest + 1} less its anchor; "
+            f"got {length}"
         )
-        for method, drafter in drafters.items()
-    }
-    target = load_target(settings.prompts.target, capacity)
-    policy = settings.draft_policy
-    drafting = {
-        method: join(*target, drafter, capacity, policy, prompt_lookup=looks_up[method])
-        for method, drafter in drafters.items()
-    }
-    engines = [*drafting.values()] or [join(*target, None, capacity, policy, prompt_lookup=False)]
-    for engine in engines:
-        engine.warm_up(on_compiled)
-    return target[0], {PLAIN: engines[0], **drafting}, {PLAIN: 0, **lengths}
 
 
-def load_drafters(
-    settings: DecodeSettings, capacity: EngineCapacity
-) -> dict[str, LoadedMethod | None]:
-    """Load a drafter for each method that drafts, None for prompt lookup alone."""
-    target, methods = settings.prompts.target, settings.method
-    drafters: dict[str, LoadedMethod | None] = {}
-    for method in methods or ("dflash", EAGLE3):
-        if method in (PLAIN, PROMPT_LOOKUP):
-            drafters |= {PROMPT_LOOKUP: None} if method == PROMPT_LOOKUP else {}
-            continue
-        # A separate drafter also beside prompt lookup: its draft KV cache is for one engine.
-        name = method.removesuffix(f"+{PROMPT_LOOKUP}")
-        spec = settings.eagle3 if name == EAGLE3 else settings.dflash
-        try:
-            loaded = load_drafting(target, spec, capacity, block_size=settings.block_size)
-        except ResolveError as error:
-            # Not every target has a drafter of this method; but a named one must exist.
-            if methods or spec != EAGLE3:
-                raise
-            print(f"without {method}: {error}", file=sys.stderr)
-            continue
-        if (loaded_name := loaded.method.spec.name) != name:
-            raise BenchUsageError(f"--{name} {spec} is a drafter of the method {loaded_name}")
-        drafters[method] = loaded
-    return drafters
+def summaries(answered: Sequence[Answered], seed: int) -> list[ResultRow]:
+    """Sum up plain decoding and every drafter on each dataset at each temperature.
+
+    Plain decoding is that of the first service.
+    """
+    by_set: dict[tuple[str, float], list[Answered]] = {}
+    for sample_set in answered:
+        by_set.setdefault((sample_set.dataset, sample_set.temperature), []).append(sample_set)
+    return [
+        summarize(sample_set, method, seed)
+        for group in by_set.values()
+        for index, sample_set in enumerate(group)
+        for method in sample_set.completions
+        if index == 0 or method != PLAIN
+    ]
 
 
-def sample_decoder(
-    decoders: Mapping[str, InProcessDecoder], draft_lengths: Mapping[str, int]
-) -> SampleDecoder:
-    """Return the decoder of each method; a draft length of 0 is plain decoding."""
-    return SampleDecoder(
-        {
-            method: functools.partial(decoders[method].decode_alone, max_draft_tokens=length)
-            for method, length in draft_lengths.items()
-        }
-    )
-
-
-def summarize(answered: Answered, method: str, draft_length: int, seed: int) -> ResultRow:
-    """Sum up one method on one dataset; `draft_length` is 0 for plain decoding."""
+def summarize(answered: Answered, method: str, seed: int) -> ResultRow:
+    """Sum up one method on one dataset."""
     completions, plain = answered.completions[method], answered.completions[PLAIN]
     [acceptance_length] = bootstrap(_tokens_and_steps(completions), _tokens_per_step, seed)
     tpots = [a.decode_seconds / a.timed_tokens for a in completions if a.timed_tokens]
-    steps = [step for completion in completions for step in completion.steps]
+    verifications = sum(a.verifications for a in completions)
+    drafted = _sum_by_position(a.drafted_per_position for a in completions)
+    accepted = _sum_by_position(a.accepted_per_position for a in completions)
     return {
         "dataset": answered.dataset,
         "method": method,
         "temperature": answered.temperature,
         "samples": len(completions),
         "tokens": sum(len(a.token_ids) for a in completions),
+        "verifications": verifications,
         # Time per token of a completion, over completions.
         "tpot_seconds": median(tpots),
         "tpot_seconds_quartiles": quartiles(tpots),
-        "ttft_seconds": statistics.median(a.ttft_seconds for a in completions),
         "tokens_per_second": speed(completions),
         # Plain decoding's seconds per token over this method's.
         "speedup": speed_ratio(completions, plain, seed),
         "acceptance_length": acceptance_length,
-        # Over verifications of drafts that are long enough; None if no draft was.
         "acceptance_per_position": [
-            mean(float(accepted >= place) for drafted, accepted in steps if drafted >= place)
-            for place in range(1, draft_length + 1)
+            right / count for right, count in zip(accepted, drafted, strict=False) if count
         ],
-        "mean_draft_length": mean(drafted for drafted, _ in steps),
+        "mean_draft_length": sum(drafted) / verifications if verifications else None,
         "identical_share": identical_completions(completions, plain),
+        "divergences": [
+            {"sample_id": answered.sample_ids[index], "position": position}
+            for index, position in divergences(completions, plain)
+        ],
     }
 
 
-def averages(answered: Sequence[Answered], methods: Iterable[str], seed: int) -> list[ResultRow]:
-    """Return the means over datasets, each counting the same, of methods at each temperature.
+def _sum_by_position(counts: Iterable[Sequence[int]]) -> list[int]:
+    return [sum(column) for column in itertools.zip_longest(*counts, fillvalue=0)]
+
+
+def averages(answered: Sequence[Answered], seed: int) -> list[ResultRow]:
+    """Return the means over datasets, each counting the same, of each drafter and temperature.
 
     That of the speed-up is geometric.
     """
-    by_temperature: dict[float, list[Answered]] = {}
+    groups: dict[tuple[float, str], list[Answered]] = {}
     for sample_set in answered:
-        by_temperature.setdefault(sample_set.temperature, []).append(sample_set)
+        for method in sample_set.completions.keys() - {PLAIN}:
+            groups.setdefault((sample_set.temperature, method), []).append(sample_set)
     rows = []
-    for temperature, group in by_temperature.items():
-        for method in methods:
-            pairs = [
-                (sample_set.completions[method], sample_set.completions[PLAIN])
-                for sample_set in group
-            ]
-            counts = [_tokens_and_steps(completions) for completions, _ in pairs]
-            rows.append(
-                {
-                    "method": method,
-                    "temperature": temperature,
-                    "speedup": mean_speed_ratio(pairs, seed),
-                    "acceptance_length": bootstrap_mean(
-                        counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
-                    ),
-                    "identical_share": mean(
-                        identical_completions(completions, plain) for completions, plain in pairs
-                    ),
-                }
-            )
+    for (temperature, method), group in groups.items():
+        pairs = [
+            (sample_set.completions[method], sample_set.completions[PLAIN]) for sample_set in group
+        ]
+        counts = [_tokens_and_steps(completions) for completions, _ in pairs]
+        rows.append(
+            {
+                "method": method,
+                "temperature": temperature,
+                "speedup": mean_speed_ratio(pairs, seed),
+                "acceptance_length": bootstrap_mean(
+                    counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
+                ),
+                "identical_share": mean(
+                    identical_completions(completions, plain) for completions, plain in pairs
+                ),
+            }
+        )
     return rows
 
 
 def _tokens_and_steps(
     completions: Sequence[CompletionRecord],
 ) -> Float[np.ndarray, "completions 2"]:
-    return np.array([(a.timed_tokens, len(a.steps)) for a in completions], np.float64)
+    return np.array([(a.timed_tokens, a.verifications) for a in completions], np.float64)
 
 
 def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:
@@ -276,37 +251,22 @@ def speed_table(rows: Sequence[ResultRow], means: Sequence[ResultRow]) -> str:
             row,
             row["dataset"],
             row["samples"],
-            number(row["ttft_seconds"], 0, factor=1e3),
             number(row["tpot_seconds"], 1, factor=1e3),
             number(row["tokens_per_second"], 1),
         )
         for row in rows
     ]
-    averaged = [cells(row, "mean", "", "", "", "") for row in means if row["method"] != PLAIN]
-    headings = [
-        "Dataset",
-        "T",
-        "Method",
-        "Completions",
-        "TTFT ms",
-        "TPOT ms",
-        "tok/s",
-        "τ",
-        "speed-up",
-    ]
+    averaged = [cells(row, "mean", "", "", "") for row in means]
+    headings = ["Dataset", "T", "Method", "Completions", "TPOT ms", "tok/s", "τ", "speed-up"]
     return table([*headings, "identical"], [*measured, *averaged])
 
 
 def divergence_line(rows: Sequence[ResultRow]) -> str:
-    """Say how many completions differ from plain decoding, and by which margins."""
-    margins = [divergence["logit_margin"] for row in rows for divergence in row["divergences"]]
+    """Say how many completions differ from plain decoding."""
     drafted = sum(row["samples"] for row in rows if row["method"] != PLAIN)
+    different = sum(len(row["divergences"]) for row in rows)
     if not drafted:
-        return "No draft method was measured."
-    if not margins:
+        return "No drafter was measured."
+    if not different:
         return "Every completion is that of plain decoding, token for token."
-    return (
-        f"{len(margins)} of {drafted} completions {'differs' if len(margins) == 1 else 'differ'} "
-        "from plain decoding; the target's margin at the first difference is at most "
-        f"{max(margins):.3g}."
-    )
+    return f"{different} of {drafted} completions are not those of plain decoding."

@@ -1,49 +1,41 @@
 """`bench processor`: a row of the matrix of processors in docs/benchmarks.md for this one."""
 
+import contextlib
 import datetime
-import functools
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax
-
-from blockdraft_bench.completions import DRAFTED, PLAIN, speed
-from blockdraft_bench.engine.decoding import InProcessDecoder
-from blockdraft_bench.engine.samples import Completions, Limits, SampleDecoder, SampleRequest
+from blockdraft_bench.completions import DRAFTED, PLAIN, CompletionRecord, speed
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.prompts import SamplePrompt
-from blockdraft_bench.provenance import versions
+from blockdraft_bench.prompts import PromptSet, SamplePrompt
+from blockdraft_bench.provenance import hardware, versions
 from blockdraft_bench.result import Result, ResultRow, number, page, table
 from blockdraft_bench.run import Run
-from blockdraft_bench.settings import ProcessorSettings
+from blockdraft_bench.samples import Limits, answer_all
+from blockdraft_bench.service import ServiceDecoder, own_service, serve_arguments
+from blockdraft_bench.settings import ProcessorSettings, engine_settings
 from blockdraft_bench.statistics import median
+from blockdraft_bench.store import ResultStore
 from blockdraft_client.cli.demo import DEFAULT_PROMPT
-from blockdraft_drafter.app import load_method
-from blockdraft_models.executables import keep_executables, require_devices
-from blockdraft_models.precision import serving_dtype
+from blockdraft_client.cli.local_server import terminated_like_interrupted
+from blockdraft_client.params import SpeculationParams
 from blockdraft_models.processor import this_processor, usable_cores
 from blockdraft_models.tokenizer.tokenizer import load_tokenizer
-from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.settings.drafter import DrafterSettings
-from blockdraft_runtime.settings.process import Dtype
-from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.exactness import Exactness
-from blockdraft_verifier.self_test import AT_START, ON_REQUEST, enforce
+from blockdraft_runtime.settings.verifier import SchedulerSettings
 
 # Rows of the matrix can be compared only if all are measured alike: with the sequences of
 # `blockdraft serve` and the completions of `blockdraft demo`.
-MAX_SEQUENCES, MAX_TOKENS, ROUNDS = SchedulerSettings().max_sequences, 96, 3
+MAX_SEQUENCES, CONTEXT_TOKENS, MAX_TOKENS = SchedulerSettings().max_sequences, 512, 96
+ROUNDS = 3
 
 
 def measure(settings: ProcessorSettings, run: Run) -> Result:
-    """Measure a row for each number of cores, each in a process of its own."""
+    """Measure a row for each number of cores, by a service that may use only as many."""
+    if hardware().accelerator is not None:
+        raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
     usable = usable_cores()
     if settings.cores and sys.platform != "linux":
         raise BenchUsageError("--cores needs Linux")
@@ -51,85 +43,58 @@ def measure(settings: ProcessorSettings, run: Run) -> Result:
         raise BenchUsageError(f"--cores must be at most {usable}, as many as may be used here")
     measuring = run.phase("measuring", total=len(settings.cores) or 1)
     rows = []
-    for cores in settings.cores or (None,):
-        rows.append(_in_own_process(settings, cores))
+    for cores in settings.cores or (usable,):
+        with terminated_like_interrupted(), limited_to(cores):
+            rows.append(measure_here(settings))
         measuring.advance()
     date = datetime.date.today().isoformat()
     return Result({"date": date}, rows, page(matrix(rows, date, run.commit)), None)
 
 
-def _in_own_process(settings: ProcessorSettings, cores: int | None) -> ResultRow:
-    limit = None
-    if cores is not None:
-        # Before jax is imported: how many threads compute is settled when it starts.
-        chosen = sorted(os.sched_getaffinity(0))[:cores]
-        limit = functools.partial(os.sched_setaffinity, 0, chosen)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), limit) as executor:
-        return executor.submit(measure_here, settings).result()
+@contextlib.contextmanager
+def limited_to(cores: int) -> Iterator[None]:
+    """Let what starts in the `with` block use so many cores."""
+    if sys.platform != "linux":
+        yield
+        return
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 def measure_here(settings: ProcessorSettings) -> ResultRow:
     """Measure a row with the cores that this process may use."""
-    if jax.default_backend() != "cpu":
-        raise BenchUsageError("this measures a CPU: set JAX_PLATFORMS=cpu")
-    processor = this_processor()
-    keep_executables()
-    require_devices()
+    engine = engine_settings(MAX_SEQUENCES, CONTEXT_TOKENS, "auto", "adaptive", prompt_lookup=True)
     target = resolve_target(settings.target)
-    span = AT_START if settings.quick else ON_REQUEST
-    test = functools.partial(enforce, allow_inexact=False, span=span)
-    engine = _load(settings, target, "bfloat16", test)
-    exactness = engine.exactness
-    assert exactness is not None
-    auto = serving_dtype("auto").name
-    if auto != "bfloat16":
-        del engine
-        engine = _load(settings, target, "auto")
-    completions = _answer(target, engine)
-    row = {
-        "target": engine.target,
-        "drafter": engine.drafter,
-        "processor": processor,
-        "auto": auto,
-        # Of bfloat16, after padding.
-        "self_test": exactness.summary(),
-        "plain_tokens_per_second": median(speed([pair[PLAIN]]) for pair in completions),
-        "drafted_tokens_per_second": median(speed([pair[DRAFTED]]) for pair in completions),
-        "identical": len({a.token_ids for pair in completions for a in pair.values()}) == 1,
-    }
-    engine.close()
-    return row
-
-
-def _load(
-    settings: ProcessorSettings,
-    target: Path,
-    dtype: Dtype,
-    self_test: Callable[[ModelRunner, Mapping[Bucket, float]], Exactness] | None = None,
-) -> InProcessDecoder:
-    """Load target and drafter with the limits and the draft policy of `blockdraft serve`."""
-    decoder, checkpoint = load_decoder(target, dtype=serving_dtype(dtype))
-    drafting = DrafterSettings(
-        target=str(target), drafter=settings.drafter, max_sequences=MAX_SEQUENCES, dtype=dtype
-    )
-    config = EngineSettings(scheduler=SchedulerSettings(max_sequences=MAX_SEQUENCES), dtype=dtype)
-    engine = InProcessDecoder(decoder, checkpoint, load_method(drafting), config, self_test)
-    engine.warm_up()
-    return engine
-
-
-def _answer(target: Path, engine: InProcessDecoder) -> list[Completions]:
-    """Return the greedy completions to the demo's prompt, round by round."""
     tokenizer = load_tokenizer(target)
     prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": DEFAULT_PROMPT}]))
-    limits = Limits(MAX_TOKENS, frozenset(tokenizer.eos_token_ids))
-    request = limits.request("demo", SamplePrompt("demo", prompt))
-    plain = functools.partial(engine.decode_alone, max_draft_tokens=0)
-    decoder = SampleDecoder({PLAIN: plain, DRAFTED: engine.decode_alone})
-    rounds = [SampleRequest("demo", number, request) for number in range(ROUNDS)]
-    completions: list[Completions] = []
-    decoder((PLAIN, DRAFTED), rounds, lambda _, pair: completions.append(pair))
-    return completions
+    # The same prompt in every round.
+    rounds = PromptSet("demo", tuple(SamplePrompt(str(turn), prompt) for turn in range(ROUNDS)))
+    arguments = serve_arguments(settings.target, settings.drafter, engine)
+    with own_service(arguments) as service, service.connection.client() as client:
+        [answered] = answer_all(
+            [rounds],
+            [0.0],
+            Limits(MAX_TOKENS, frozenset(tokenizer.eos_token_ids)),
+            {
+                PLAIN: ServiceDecoder(client, SpeculationParams(disabled=True)),
+                DRAFTED: ServiceDecoder(client, SpeculationParams()),
+            },
+            ResultStore(dict[str, CompletionRecord], "", Path(os.devnull)),
+        )
+    plain, drafted = answered.completions[PLAIN], answered.completions[DRAFTED]
+    return {
+        "target": service.target,
+        "drafter": service.drafter,
+        "processor": this_processor(),
+        "exactness": str(service.model.exactness),
+        "plain_tokens_per_second": median(speed([completion]) for completion in plain),
+        "drafted_tokens_per_second": median(speed([completion]) for completion in drafted),
+        "identical": len({completion.token_ids for completion in (*plain, *drafted)}) == 1,
+    }
 
 
 def matrix(rows: Sequence[ResultRow], date: str, commit: str | None) -> str:
@@ -145,8 +110,7 @@ def matrix(rows: Sequence[ResultRow], date: str, commit: str | None) -> str:
             "bfloat16 instructions": ", ".join(row["processor"].instructions) or "none",
             "Cores": row["processor"].cores,
             "jaxlib": versions()["jaxlib"] or "unknown",
-            "`auto` is": row["auto"],
-            "Self-test": row["self_test"],
+            "Self-test": row["exactness"],
             "plain tok/s": number(plain, 1),
             "drafted tok/s": number(drafted, 1),
             "drafted / plain": number(drafted / plain if plain and drafted else None, unit="x"),

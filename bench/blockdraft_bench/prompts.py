@@ -1,4 +1,4 @@
-"""From datasets to the token ids the target sees, cut where they are too many; imports jax."""
+"""From datasets to the token ids the target sees, cut where they are too many."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 from blockdraft_bench.datasets import choose_samples, read_datasets
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.settings import PromptSettings
-from blockdraft_models.executables import keep_executables, require_devices
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from blockdraft_models.weights.resolve import resolve_target
 
@@ -49,8 +48,6 @@ class PreparedPrompts:
 def prepare(settings: PromptSettings) -> PreparedPrompts:
     """Return the prompts that the settings choose from their datasets."""
     datasets = read_datasets(settings.dataset, settings.datasets_dir)
-    keep_executables()
-    require_devices()
     target = resolve_target(settings.target)
     tokenizer = load_tokenizer(target)
     prompt_sets = []

@@ -14,7 +14,6 @@ from blockdraft_bench.settings import RESULTS
 # In the order of the page.
 TITLES = {
     "decode": "Decoding speed",
-    "acceptance": "Acceptance",
     "kflat": "Cost of verifying K tokens",
     "serve": "A service under load",
     "peers": "The same prompts elsewhere",

@@ -10,7 +10,7 @@ from typing import Literal
 from blockdraft_bench.datasets import OWN_SETS, TEST_SETS
 from blockdraft_runtime.configuration.definition import group, setting
 from blockdraft_runtime.settings.process import DEFAULT_TARGET, TARGET_HELP, Dtype
-from blockdraft_runtime.settings.verifier import DraftPolicy
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 
 RESULTS = Path("bench-results")
 DRAFTER_HELP = "as `--drafter` of `blockdraft drafter`"
@@ -19,12 +19,39 @@ BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor in
 LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its anchor"
 POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole draft"
 TARGET_SHAPE = "target"
+# A step of a service started here is as large as that of `blockdraft serve`.
+STEP_TOKENS = SchedulerSettings().max_step_tokens
 
-DraftMethodName = Literal[
-    "plain", "dflash", "eagle3", "prompt-lookup", "dflash+prompt-lookup", "eagle3+prompt-lookup"
-]
 TransportName = Literal["shared-memory", "unix", "tcp"]
 PeerProgram = Literal["llama.cpp", "transformers"]
+
+
+def engine_settings(
+    sequences: int,
+    context_tokens: int,
+    dtype: Dtype,
+    draft_policy: DraftPolicy,
+    *,
+    prompt_lookup: bool,
+    recent_completions: int = 0,
+) -> EngineSettings:
+    """Return the settings of a verifier that holds every sequence at full length.
+
+    So none is preempted. Recent completions would draft the next round of the same prompts.
+    """
+    page_size = EngineSettings().page_size
+    return EngineSettings(
+        scheduler=SchedulerSettings(
+            max_sequences=sequences,
+            max_step_tokens=max(STEP_TOKENS, sequences),
+            max_context_tokens=context_tokens,
+        ),
+        num_pages=sequences * (-(-context_tokens // page_size) + 1),
+        dtype=dtype,
+        draft_policy=draft_policy,
+        prompt_lookup=prompt_lookup,
+        recent_completions=recent_completions,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +108,22 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptanceSettings:
-    """Settings of `bench acceptance`."""
+class DecodeSettings:
+    """Settings of `bench decode`."""
 
-    prompts: PromptSettings = group(
-        lambda: PromptSettings(samples=32, max_tokens=256, max_prompt_tokens=1024)
+    prompts: PromptSettings = group(PromptSettings)
+    drafter: tuple[str, ...] = setting(
+        ("auto",),
+        f"one or more drafters, each {DRAFTER_HELP}, or `none`; plain decoding is always measured",
+        distinct=True,
+        metavar="SPEC",
     )
-    drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
+    prompt_lookup: bool = setting(True, "draft from earlier text too")
     block_size: int = setting(8, BLOCK_HELP, minimum=2)
     draft_length: int | None = setting(None, LENGTH_HELP, minimum=1)
+    draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
     temperature: tuple[float, ...] = setting(
-        (0.0, 1.0), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+        (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
     )
     top_p: float = setting(
         1.0,
@@ -100,30 +132,7 @@ class AcceptanceSettings:
         maximum=1,
     )
     concurrency: int = setting(
-        8, "completions decoded at a time; changes the speed, not the completions", minimum=1
-    )
-    dtype: Dtype = setting("auto", DTYPE_HELP)
-    result: OutputSettings = group(OutputSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeSettings:
-    """Settings of `bench decode`."""
-
-    prompts: PromptSettings = group(PromptSettings)
-    method: tuple[DraftMethodName, ...] = setting(
-        (),
-        "one or more; unset: `dflash`, and `eagle3` if its drafter is found; `plain` is always "
-        "measured; `prompt-lookup` drafts from earlier text alone, or beside a drafter",
-        distinct=True,
-    )
-    dflash: str = setting("dflash", f"the DFlash drafter, {DRAFTER_HELP}", metavar="DRAFTER")
-    eagle3: str = setting("eagle3", "the EAGLE-3 drafter, likewise", metavar="DRAFTER")
-    block_size: int = setting(8, BLOCK_HELP, minimum=2)
-    draft_length: int | None = setting(None, LENGTH_HELP, minimum=1)
-    draft_policy: DraftPolicy = setting("adaptive", POLICY_HELP)
-    temperature: tuple[float, ...] = setting(
-        (0.0,), "one or more, of the target; 0 is greedy", minimum=0, distinct=True
+        1, "prompts answered at a time; changes the speed, not the completions", minimum=1
     )
     dtype: Dtype = setting("auto", DTYPE_HELP)
     result: OutputSettings = group(OutputSettings)
@@ -170,9 +179,6 @@ class ProcessorSettings:
     )
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     drafter: str = setting("auto", DRAFTER_HELP, metavar="SPEC")
-    quick: bool = setting(
-        False, "compare as few positions as every start does; unset: as many as on request"
-    )
     result: OutputSettings = group(OutputSettings)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tests.bench.support import write_target
+from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_bench.engine import decoding
+from blockdraft_bench import settings
 from blockdraft_client.cli.main import main
 
 CACHE = Path(__file__).parents[2] / ".cache"
@@ -22,25 +23,15 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def deep_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny target with as many layers as an EAGLE-3 drafter needs."""
-    path = tmp_path_factory.mktemp("target")
-    write_target(path, num_layers=7)
-    return path
-
-
 @pytest.fixture
 def workplace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     jax_as_it_was: None,
     target: Path,
-    deep_target: Path,
 ) -> Path:
-    """Run in a folder with both targets, `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
+    """Run in a folder with the target, `gsm8k.jsonl` and `mbpp.jsonl`; leave jax as it was."""
     (tmp_path / "target").symlink_to(target)
-    (tmp_path / "deep-target").symlink_to(deep_target)
     for name in ("gsm8k", "mbpp"):
         rows = [{"id": f"{name}/{i}", "turns": [f"{name} number {i}?"]} for i in range(6)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -49,7 +40,9 @@ def workplace(
     monkeypatch.setenv("BLOCKDRAFT_DATASETS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     # Fewer shapes to compile.
-    monkeypatch.setattr(decoding, "PROMPT_STEP_TOKENS", 8)
+    monkeypatch.setattr(settings, "STEP_TOKENS", 16)
+    # No step goes on without its draft because the machine stood still for a moment.
+    monkeypatch.setenv("BLOCKDRAFT_SERVE_DRAFT_PATIENCE", str(PATIENCE_SECONDS))
     return tmp_path
 
 

@@ -17,24 +17,17 @@ from blockdraft_client.cli.main import main
         # tried for every setting in tests/test_command_lines.py.
         ("decode", ("--dataset", "gsm9k"), 2, "'gsm9k' is neither a .jsonl file nor one of math"),
         ("serve", ("--dataset", "aime24"), 2, "has no aime24.jsonl: --datasets-dir names"),
-        ("acceptance", ("--dataset", "none.jsonl"), 2, "the dataset none.jsonl does not exist"),
+        ("decode", ("--dataset", "none.jsonl"), 2, "the dataset none.jsonl does not exist"),
         ("peers", ("--dataset", "gsm8k"), 2, "datasets need different names"),
         ("decode", ("--max-tokens", "1"), 2, "--max-tokens must be at least 2, got 1"),
         ("peers", ("--max-tokens", "1"), 2, "--max-tokens must be at least 2, got 1"),
         ("decode", ("--max-prompt-tokens", "5"), 2, "cannot hold the chat template"),
         ("decode", ("--target", "nowhere"), 2, "'nowhere' is neither a directory"),
-        ("acceptance", ("--drafter", "nowhere"), 2, "'nowhere' is neither a directory"),
         ("decode", ("--temperature", "-1"), 2, "--temperature must be at least 0, got -1"),
-        ("decode", ("--method", "dflash", "dflash"), 2, "--method has the same value twice"),
-        ("decode", ("--dflash", "nowhere"), 2, "'nowhere' is neither a directory"),
-        ("decode", ("--eagle3", "nowhere"), 2, "'nowhere' is neither a directory"),
-        ("decode", ("--method", "eagle3"), 2, "no EAGLE-3 drafter is shipped for target"),
-        (
-            "decode",
-            ("--dflash", "random-eagle3"),
-            2,
-            "--dflash random-eagle3 is a drafter of the method eagle3",
-        ),
+        ("decode", ("--drafter", "dflash", "dflash"), 2, "--drafter has the same value twice"),
+        ("decode", ("--drafter", "nowhere"), 2, "'nowhere' is neither a directory"),
+        ("decode", ("--drafter", "eagle3"), 2, "no EAGLE-3 drafter is shipped for target"),
+        ("decode", (), 2, "no drafter is known for this target"),
         ("kflat", ("--runs", "0"), 2, "--runs 0 measures nothing; say --topology"),
         ("kflat", ("--batch", "3"), 2, "--batch must be powers of two up to --max-tokens (8), got"),
         ("kflat", ("--batch", "16"), 2, "--batch must be powers of two up to --max-tokens (8), go"),
@@ -47,6 +40,7 @@ from blockdraft_client.cli.main import main
             2,
             "'nowhere' is neither a directory",
         ),
+        ("serve", ("--drafter", "nowhere"), 2, "'nowhere' is neither a directory"),
         ("processor", ("--cores", "1", "9999"), 2, "--cores must be at most "),
         ("serve", ("--requests", "7"), 2, "--requests 7 cannot keep 8 in flight"),
         ("serve", ("--rate", "inf"), 2, "--rate must be a number, got 'inf'"),
@@ -56,7 +50,7 @@ from blockdraft_client.cli.main import main
     ],
 )
 def test_says_what_is_wrong(
-    deep_target: Path,
+    target: Path,
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     refused: Callable[[int, int, str], None],
@@ -69,14 +63,13 @@ def test_says_what_is_wrong(
     monkeypatch.setattr(decoders, "fetch", lambda peer: workplace)
     datasets = ["--dataset", "gsm8k", "--max-prompt-tokens", "64"]
     small = {
-        "acceptance": [*datasets, "--drafter", "random"],
-        "decode": [*datasets, "--dflash", "random"],
+        "decode": datasets,
         "kflat": ["--max-tokens", "8"],
         "peers": [*datasets, "--drafter", "random"],
         "serve": [*datasets, "--drafter", "random"],
     }.get(command, [])
     if command not in ("link", "report"):
-        small += ["--target", str(deep_target)]
+        small += ["--target", str(target)]
     assert command == "report" or not any(workplace.glob("bench-results"))
     refused(main(["bench", command, *small, *arguments]), code, message)
     assert not any(workplace.glob("bench-results"))

@@ -1,16 +1,9 @@
-"""Where completions differ, which verifications measure a drafter, and ratios of speeds."""
+"""Where completions differ, and ratios of speeds."""
 
 import pytest
 
 from blockdraft_bench.completions import CompletionRecord, divergences, speed_ratio
 from blockdraft_bench.statistics import Estimate
-
-
-def test_only_whole_drafts_that_reached_no_stop_token_count() -> None:
-    steps = ((3, 2), (0, 0), (2, 2), (3, 3))
-    assert CompletionRecord((1,), steps, stopped=False).full_steps(3) == (2, 3)
-    assert CompletionRecord((1,), steps, stopped=True).full_steps(3) == (2,)
-    assert CompletionRecord((1,), (), stopped=True).full_steps(3) == ()
 
 
 @pytest.mark.parametrize(
@@ -26,13 +19,13 @@ def test_only_whole_drafts_that_reached_no_stop_token_count() -> None:
     ],
 )
 def test_where_answers_differ(tokens: list[int], expected: list[int], place: int | None) -> None:
-    same, one, other = (CompletionRecord(tuple(t), (), False) for t in ([], tokens, expected))
+    same, one, other = (CompletionRecord(tuple(t)) for t in ([], tokens, expected))
     found = [] if place is None else [(1, place)]
     assert list(divergences([same, one], [same, other])) == found
 
 
 def timed(seconds: float) -> CompletionRecord:
-    return CompletionRecord((0, 0, 0, 0, 0), (), False, decode_seconds=seconds)
+    return CompletionRecord((0, 0, 0, 0, 0), seconds)
 
 
 def test_the_interval_of_a_ratio_draws_prompts_with_both_answers() -> None:

@@ -46,8 +46,8 @@ def test_everything_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         (None, "has no results of a measurement"),
         ("{", "cannot be read"),
-        ("[]", "is no report of blockdraft bench decode, acceptance"),
-        ('{"benchmark": "other"}', "is no report of blockdraft bench decode, acceptance"),
+        ("[]", "is no report of blockdraft bench decode, kflat"),
+        ('{"benchmark": "other"}', "is no report of blockdraft bench decode, kflat"),
         ('{"benchmark": "decode"}', "has no page beside it, decode.md"),
     ],
 )

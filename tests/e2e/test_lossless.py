@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flax import nnx
 from prometheus_client import CollectorRegistry, Counter
-from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.fakes.drafting import ScriptedMethod, SessionLink, describe
 from tests.models.tiny import write_hf_checkpoint
 from tests.training.pair import reporter, write_rows
 from tests.verifier.exactness.contract import Contract
@@ -20,7 +20,6 @@ from tests.verifier.support import (
     tiny_decoder,
 )
 
-from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.eagle3.config import Eagle3Config

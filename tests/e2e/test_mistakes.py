@@ -115,7 +115,7 @@ def test_a_mistake_is_told_in_a_few_lines(
     ("command", "code"),
     [
         (" ".join(SERVE), USAGE),
-        ("bench decode", USAGE),
+        ("bench kflat", USAGE),
         ("train corpus --self-chat 1 --output a.jsonl", USAGE),
     ],
 )

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 import ml_dtypes
 import numpy as np
 
-from blockdraft_bench.engine.decoding import describe
 from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import DraftMethod, DraftRow, DraftTokens, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.feature_writers import MessageWriter
+from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 
 FAULTS = ("drop", "repeat", "reorder", "truncate", "restart", "lose_response", "repeat_response")
@@ -82,6 +83,24 @@ class ScriptedMethod:
             tokens = self.draft(len(context), row.anchor_token_id, row.draft_length)
             drafts.append(tuple(tokens)[: row.draft_length])
         return drafts
+
+
+def describe(method: DraftMethod) -> DrafterDescription:
+    """Return the description of a method, as a handshake would."""
+    spec, projection = method.spec, method.spec.projection
+    fingerprint = "" if projection is None else projection.fingerprint()
+    return DrafterDescription(
+        method=spec.name,
+        block_size=spec.block_size,
+        features=FeatureForm(spec.target_layer_ids, projection, fingerprint),
+        feature_width=spec.feature_width,
+        max_feature_rows=spec.max_feature_rows,
+        max_context_tokens=spec.max_context_tokens,
+        fingerprint=spec.fingerprint,
+        trained=spec.trained,
+        step_seconds=tuple(method.step_seconds),
+        shortest_step_seconds=tuple(method.shortest_step_seconds),
+    )
 
 
 class SessionTransport:

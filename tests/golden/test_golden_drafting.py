@@ -10,15 +10,19 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from prometheus_client import CollectorRegistry
+from tests.fakes.drafting import SessionLink, SessionTransport
+from tests.verifier.support import Outcome, finish
 
-from blockdraft_bench.completions import CompletionRecord
-from blockdraft_bench.engine.decoding import InProcessDecoder, InProcessTransport
 from blockdraft_drafter.app import load_method
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 GOLDEN = Path(__file__).parent
@@ -41,39 +45,38 @@ def test_drafts_and_acceptance_are_those_of_the_published_algorithm(
     golden = json.loads((GOLDEN / "drafters" / f"{name}.json").read_text())
     block_size = BLOCK_SIZES[name]
     drafts: list[list[int]] = []
-    send, receive = InProcessTransport.send, InProcessTransport.receive
+    send, receive = SessionTransport.send, SessionTransport.receive
 
-    def tell(self: InProcessTransport, request: pb.DraftRequest) -> None:
+    def tell(self: SessionTransport, request: pb.DraftRequest) -> None:
         # They are no part of the published algorithms.
         for each in request.sequences:
             each.ClearField("recycled")
         send(self, request)
 
-    def listen(self: InProcessTransport, timeout_seconds: float) -> pb.DraftResponse | None:
+    def listen(self: SessionTransport, timeout_seconds: float) -> pb.DraftResponse | None:
         response = receive(self, timeout_seconds)
         if response is not None:
             # Appending the prompt alone is answered with an empty draft.
             drafts.extend(list(each.token_ids) for each in response.drafts if each.token_ids)
         return response
 
-    monkeypatch.setattr(InProcessTransport, "send", tell)
-    monkeypatch.setattr(InProcessTransport, "receive", listen)
-    decoder = load(str(GOLDEN / "targets" / golden["target"]), str(GOLDEN / "drafters" / name))
-    assert decoder.drafter.block_size == block_size
-    decoder.warm_up()
+    monkeypatch.setattr(SessionTransport, "send", tell)
+    monkeypatch.setattr(SessionTransport, "receive", listen)
+    engine = load(str(GOLDEN / "targets" / golden["target"]), str(GOLDEN / "drafters" / name))
     for sequence in golden["sequences"]:
         rounds = len(sequence["drafts"])
         assert rounds >= 10
         drafts.clear()
-        completion = completion_of(decoder, sequence, extra=2 * block_size)
+        outcome = outcome_of(engine, sequence, extra=2 * block_size)
         assert drafts[:rounds] == sequence["drafts"]
-        assert [accepted + 1 for _, accepted in completion.steps[:rounds]] == sequence["gained"]
-        assert list(completion.token_ids[: len(sequence["tokens"])]) == sequence["tokens"]
+        # The first event follows the prompt: nothing was verified for it.
+        gained = [event.accepted + 1 for event in outcome.events[1 : rounds + 1]]
+        assert gained == sequence["gained"]
+        assert outcome.tokens[: len(sequence["tokens"])] == sequence["tokens"]
     assert {gained for s in golden["sequences"] for gained in s["gained"]} >= {1, 2, block_size}
-    decoder.close()
 
 
-def load(target: str, drafter: str) -> InProcessDecoder:
+def load(target: str, drafter: str) -> Engine:
     drafting = load_method(
         DrafterSettings(
             target=target,
@@ -86,19 +89,21 @@ def load(target: str, drafter: str) -> InProcessDecoder:
         )
     )
     decoder, checkpoint = load_decoder(resolve_target(target), dtype=jnp.float32)
-    return InProcessDecoder(decoder, checkpoint, drafting, ENGINE)
+    link, metrics = SessionLink(drafting.method), VerifierMetrics(CollectorRegistry())
+    runner = ModelRunner(decoder, ENGINE)
+    engine = Engine(runner, ENGINE, link, checkpoint.config.vocab_size, metrics)
+    engine.warm_up()
+    return engine
 
 
-def completion_of(
-    decoder: InProcessDecoder, sequence: dict[str, Any], extra: int
-) -> CompletionRecord:
+def outcome_of(engine: Engine, sequence: dict[str, Any], extra: int) -> Outcome:
     """Decode so far that no draft of the golden rounds is cut short by the end."""
     request = GenerationRequest(
         "golden",
         tuple(sequence["prompt"]),
         max_output_tokens=len(sequence["tokens"]) + extra,
     )
-    completions: list[CompletionRecord] = []
-    decoder.decode([request], lambda index, completion: completions.append(completion))
-    [completion] = completions
-    return completion
+    outcome = Outcome()
+    engine.submit(request, outcome)
+    finish(engine)
+    return outcome

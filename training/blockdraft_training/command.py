@@ -132,7 +132,7 @@ def _train(recipe: "AnyRecipe", *, as_json: bool) -> int:
 def _add_card_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("drafter", type=Path, help="directory of an exported drafter")
     parser.add_argument(
-        "--acceptance", type=Path, required=True, help="acceptance.json of `bench acceptance`"
+        "--acceptance", type=Path, required=True, help="decode.json of `bench decode`"
     )
 
 

@@ -73,7 +73,7 @@ and on contexts much longer than the training rows.
 
 
 def add_acceptance(drafter: Path, report: Path) -> Path:
-    """Put a report of `blockdraft bench acceptance` into a drafter's card; return its path."""
+    """Put a report of `blockdraft bench decode` into a drafter's card; return its path."""
     path = drafter / CARD
     try:
         card = path.read_text(encoding="utf-8")
@@ -95,9 +95,11 @@ def add_acceptance(drafter: Path, report: Path) -> Path:
 
 
 def acceptance_table(report: dict[str, Any]) -> str:
-    """Return τ of each dataset and temperature of a report as a Markdown table."""
+    """Return τ of each dataset and temperature, with drafts, as a Markdown table."""
     lines = ["| dataset | temperature | τ | 95 % interval | completions |", "|---|---|---|---|---|"]
     for result in report["results"]:
+        if result["method"] == "plain":
+            continue
         tau, interval = result["acceptance_length"], result["acceptance_length_ci95"]
         lines.append(
             f"| {result['dataset']} | {result['temperature']:g} |"

@@ -30,8 +30,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
 from blockdraft_bench.completions import PLAIN, CompletionRecord
-from blockdraft_bench.engine.samples import DecodeOne
 from blockdraft_bench.errors import BenchError, BenchUsageError
+from blockdraft_bench.samples import DecodeOne
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.weights.checkpoint import export_huggingface
 from blockdraft_models.weights.gguf_header import read_header
@@ -178,12 +178,7 @@ def completion_of(
     tokens = tuple(token_ids[: next(ends, len(token_ids))])
     times = seconds[: len(tokens)]
     return CompletionRecord(
-        tokens,
-        steps=(),
-        stopped=tokens[-1] in stop_token_ids,
-        ttft_seconds=times[0],
-        decode_seconds=times[-1] - times[0],
-        first_tokens=list(times).count(times[0]),
+        tokens, decode_seconds=times[-1] - times[0], first_tokens=list(times).count(times[0])
     )
 
 

@@ -1,9 +1,8 @@
 """Measuring peers: every prompt through every decoder, one right after another, round by round."""
 
-import functools
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 from blockdraft_bench.completions import (
     DRAFTED,
@@ -12,18 +11,19 @@ from blockdraft_bench.completions import (
     identical_completions,
     speed,
 )
-from blockdraft_bench.engine.decoding import EngineCapacity, load_pair
-from blockdraft_bench.engine.samples import DecodeOne, Limits, SampleDecoder, answer_all
 from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.provenance import hardware
 from blockdraft_bench.result import Cell, Result, ResultRow, draw, number, page, share, table
 from blockdraft_bench.run import Run
-from blockdraft_bench.settings import PeersSettings
+from blockdraft_bench.samples import DecodeOne, Limits, answer_all
+from blockdraft_bench.service import ServiceDecoder, check_drafter, own_service, serve_arguments
+from blockdraft_bench.settings import PeersSettings, engine_settings
 from blockdraft_bench.statistics import quartiles
+from blockdraft_client.cli.local_server import terminated_like_interrupted
+from blockdraft_client.params import SpeculationParams
 from blockdraft_models.precision import serving_dtype
-from blockdraft_runtime.settings.drafter import DrafterSettings
 
 # The completions of each decoder to the same prompts, in the same order.
 Round = Mapping[Variant, Sequence[CompletionRecord]]
@@ -36,49 +36,44 @@ def measure(settings: PeersSettings, run: Run) -> Result:
         raise BenchUsageError("the peers compute on the processor; say JAX_PLATFORMS=cpu")
     prompts = settings.prompts
     prepared = prepare(prompts)
+    check_drafter(prompts.target, settings.drafter)
     limits = Limits(prompts.max_tokens, prepared.stop_token_ids, prompts.seed)
-    capacity = EngineCapacity(1, prompts.context_tokens, settings.dtype)
     dtype, threads = str(serving_dtype(settings.dtype)), machine.cores
+    engine = engine_settings(
+        1, prompts.context_tokens, settings.dtype, "adaptive", prompt_lookup=True
+    )
     with ExitStack() as stack:
         run.phase("fetching and starting the peers")
+        stack.enter_context(terminated_like_interrupted())
         peers = Peers(stack)
         if LLAMA_CPP in settings.peer:
-            peers.start_llama_cpp(prepared.target, threads, capacity.context_tokens)
+            peers.start_llama_cpp(prepared.target, threads, prompts.context_tokens)
         if TRANSFORMERS in settings.peer:
             peers.start_transformers(prepared.target, dtype, threads)
-        loading = run.phase("loading and compiling")
-        ours = load_pair(
-            prompts.target,
-            settings.drafter,
-            capacity,
-            "adaptive",
-            block_size=DrafterSettings().block_size,
-            prompt_lookup=True,
-        )
-        stack.enter_context(closing(ours))
+        starting = run.phase("starting a service", total=1)
+        arguments = serve_arguments(prompts.target, settings.drafter, engine)
+        service = stack.enter_context(own_service(arguments))
+        client = stack.enter_context(service.connection.client())
+        starting.advance()
         plain, drafted = (Variant(BLOCKDRAFT, name, dtype) for name in (PLAIN, DRAFTED))
         decoders: dict[Variant, DecodeOne] = {
-            plain: functools.partial(ours.decode_alone, max_draft_tokens=0),
-            drafted: ours.decode_alone,
+            plain: ServiceDecoder(client, SpeculationParams(disabled=True)),
+            drafted: ServiceDecoder(client, SpeculationParams()),
             **peers.decoders,
         }
-        target, drafter = ours.target, ours.drafter
+        target, drafter = service.target, service.drafter
         names = {str(variant): decode for variant, decode in decoders.items()}
         run.identify(limits, target, drafter, machine, peers.versions, [*names])
-        ours.warm_up(loading.reach)
         decoding = run.phase("decoding", total=prepared.count * settings.rounds)
-        decode = SampleDecoder(names)
         rounds: list[Round] = []
         for turn in range(1, settings.rounds + 1):
             answered = answer_all(
                 prepared.prompt_sets,
                 [0.0],
                 limits,
-                # One group: what is compared was decoded one right after another.
-                [tuple(names)],
-                decode,
+                names,
                 run.store(dict[str, CompletionRecord], f"round-{turn}.jsonl"),
-                on_completions=decoding.advance,
+                on_sample=decoding.advance,
             )
             rounds.append(
                 {
@@ -128,9 +123,6 @@ def compare(rounds: Sequence[Round], *, plain: Variant, drafted: Variant) -> lis
                 "tokens_per_second": _spread([speed(results[variant]) for results in rounds]),
                 "plain_ratio": _spread([_ratio(results, plain, variant) for results in rounds]),
                 "drafted_ratio": _spread([_ratio(results, drafted, variant) for results in rounds]),
-                "ttft_seconds": statistics.median(
-                    completion.ttft_seconds for completion in completions
-                ),
                 "identical_share": identical_completions(completions, reference),
             }
         )
@@ -159,12 +151,11 @@ def peers_table(rows: Sequence[ResultRow]) -> str:
             _cell(row["tokens_per_second"], 1),
             _cell(row["plain_ratio"], unit="x"),
             _cell(row["drafted_ratio"], unit="x"),
-            number(row["ttft_seconds"], 0, " ms", factor=1e3),
             share(row["identical_share"]),
         ]
         for row in rows
     ]
-    return table([*headings, "First token", "Identical to our plain"], cells)
+    return table([*headings, "Identical to our plain"], cells)
 
 
 def _cell(spread: ResultRow | None, digits: int = 2, unit: str = "") -> str:

@@ -9,8 +9,7 @@ import numpy as np
 
 from blockdraft_bench.errors import BenchError
 from blockdraft_bench.prompts import prepare
-from blockdraft_bench.provenance import DrafterIdentity, Target
-from blockdraft_bench.result import Result, draw, page
+from blockdraft_bench.result import Result, draw, number, page
 from blockdraft_bench.run import Run
 from blockdraft_bench.serve.generator import (
     Clock,
@@ -22,7 +21,6 @@ from blockdraft_bench.serve.generator import (
 )
 from blockdraft_bench.serve.record import LoadLevel, Method, Records, RequestRecord, RunKey
 from blockdraft_bench.serve.service import (
-    RunningService,
     Trainer,
     check_service,
     pool_of_requests,
@@ -37,7 +35,9 @@ from blockdraft_bench.serve.summary import (
     speedup_table,
     speedups,
     summaries,
+    tokens_per_second,
 )
+from blockdraft_bench.service import RunningService
 from blockdraft_bench.store import ResultStore
 from blockdraft_client.cli.local_server import terminated_like_interrupted
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -55,11 +55,7 @@ def measure(settings: LoadTestSettings, run: Run) -> Result:
     pool = pool_of_requests(prepared, settings)
     with terminated_like_interrupted(), service_for(settings, run) as service:
         check_service(service, prepared.tokenizer, pool)
-        model = service.model
-        target = Target(model.target_fingerprint, model.name)
-        drafter = None
-        if (info := model.drafter) is not None:
-            drafter = DrafterIdentity(info.method, info.fingerprint, info.trained, info.block_size)
+        model, target, drafter = service.model, service.target, service.drafter
         about = {
             "address": service_settings.address,
             "engine": asdict(settings.engine) if service_settings.address is None else None,
@@ -133,7 +129,10 @@ def measure_loads(
                 turn = index % len(load.levels) + index // len(load.levels)
                 for key in level if turn % 2 == 0 else reversed(level):
                     if store.get(key) is None:
-                        store.add(key, await measurement.run(key))
+                        records = await measurement.run(key)
+                        store.add(key, records)
+                        speed = tokens_per_second(key.level, records)
+                        run.note(f"{key.level}, {key.method}: {number(speed, 1)} tokens/s")
                     else:
                         for _ in range(key.requests):
                             phase.advance()

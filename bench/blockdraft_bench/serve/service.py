@@ -6,60 +6,30 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from blockdraft_bench.engine.samples import Limits
 from blockdraft_bench.errors import BenchError, BenchUsageError
 from blockdraft_bench.prompts import PreparedPrompts
 from blockdraft_bench.run import Run
+from blockdraft_bench.samples import Limits
 from blockdraft_bench.serve.settings import LoadTestSettings
-from blockdraft_client.aio import AsyncClient
-from blockdraft_client.cli.local_server import LocalServer
+from blockdraft_bench.service import (
+    RunningService,
+    ServiceConnection,
+    check_drafter,
+    own_service,
+    serve_arguments,
+)
 from blockdraft_client.cli.options import tls_from
-from blockdraft_client.client import Client
-from blockdraft_client.params import ChatMessage, TLSConfig
-from blockdraft_client.results import ModelInfo
+from blockdraft_client.params import ChatMessage
 from blockdraft_models.tokenizer.tokenizer import Tokenizer
 from blockdraft_server.supervise.plan import TRAINER_MODULE
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
-STARTUP_SECONDS = 900.0
 # Words, digits, a script of several bytes a character: tokenizers differ in these.
 PROBE = "Is 1234 prime? 素数ですか。"
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceConnection:
-    """The connection to a service; an empty key is none, None leaves key or TLS to the client."""
-
-    address: str
-    api_key: str | None
-    tls: bool | TLSConfig | None
-    timeout_seconds: float
-
-    def client(self) -> Client:
-        """Return a client for single calls; unsafe or unreadable settings are refused."""
-        try:
-            return Client(
-                self.address, api_key=self.api_key, tls=self.tls, timeout=self.timeout_seconds
-            )
-        except (OSError, ValueError) as error:
-            raise BenchUsageError(str(error)) from error
-
-    def load_client(self) -> AsyncClient:
-        """Return a client for load: it never tries again, so that every refusal is counted."""
-        return AsyncClient(self.address, api_key=self.api_key, tls=self.tls, retry=None)
-
-
-@dataclass(frozen=True, slots=True)
-class RunningService:
-    """A service that takes requests; the process id is its supervisor's if it was started here."""
-
-    connection: ServiceConnection
-    model: ModelInfo
-    process_id: int | None = None
 
 
 @contextlib.contextmanager
@@ -79,49 +49,16 @@ def service_for(settings: LoadTestSettings, run: Run) -> Iterator[RunningService
         return
     starting = run.phase("starting the service")
     with contextlib.ExitStack() as stack:
-        learn_dir = None
+        drafter = None if service_settings.no_drafter else service_settings.drafter
+        if drafter is not None:
+            check_drafter(settings.prompts.target, drafter)
+        arguments = serve_arguments(settings.prompts.target, drafter, settings.engine)
         if settings.learns:
-            learn_dir = Path(stack.enter_context(TemporaryDirectory(prefix="blockdraft-")))
-        arguments = serve_arguments(settings, learn_dir)
+            folder = stack.enter_context(TemporaryDirectory(prefix="blockdraft-"))
+            arguments += ["--learn", "--learn-dir", folder]
         service = stack.enter_context(own_service(arguments, timeout_seconds))
         starting.reach(1, 1)
         yield service
-
-
-@contextlib.contextmanager
-def own_service(arguments: Sequence[str], timeout_seconds: float) -> Iterator[RunningService]:
-    """Run `blockdraft serve`, all its processes, for as long as the `with` block.
-
-    Each request has this deadline.
-    """
-    with LocalServer(arguments) as server:
-        server.wait_ready(STARTUP_SECONDS, lambda line: None)
-        connection = ServiceConnection(server.address, "", False, timeout_seconds)
-        with connection.client() as client:
-            model = client.model()
-        yield RunningService(connection, model, server.process_id)
-
-
-def serve_arguments(settings: LoadTestSettings, learn_dir: Path | None = None) -> list[str]:
-    """Return the arguments of `blockdraft serve`, which learns only if there is a `learn_dir`."""
-    engine = settings.engine
-    limits = engine.scheduler
-    values = {
-        "--target": settings.prompts.target,
-        "--dtype": engine.dtype,
-        "--max-sequences": limits.max_sequences,
-        "--max-step-tokens": limits.max_step_tokens,
-        "--max-model-len": limits.max_context_tokens,
-        "--num-pages": engine.num_pages,
-        "--draft-policy": engine.draft_policy,
-        "--recent-completions": engine.recent_completions,
-    }
-    arguments = [str(part) for pair in values.items() for part in pair]
-    service = settings.service
-    arguments += ["--no-drafter"] if service.no_drafter else ["--drafter", service.drafter]
-    if learn_dir is not None:
-        arguments += ["--learn", "--learn-dir", str(learn_dir)]
-    return [*arguments, "--prompt-lookup" if engine.prompt_lookup else "--no-prompt-lookup"]
 
 
 def pool_of_requests(

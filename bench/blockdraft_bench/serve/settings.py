@@ -11,14 +11,13 @@ from blockdraft_bench.settings import (
     POLICY_HELP,
     OutputSettings,
     PromptSettings,
+    engine_settings,
 )
 from blockdraft_runtime.configuration.definition import group, setting
 from blockdraft_runtime.settings.process import Dtype
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings, SchedulerSettings
 
 DEFAULT_CONCURRENCY = (1, 2, 4, 8)
-# A step of the service started here is as large as that of `blockdraft serve`.
-STEP_TOKENS = SchedulerSettings().max_step_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,25 +176,16 @@ class LoadTestSettings:
 
     @property
     def engine(self) -> EngineSettings:
-        """The settings of the verifier of a service started here.
-
-        Its cache holds every sequence at full length, so that none is preempted.
-        """
+        """The settings of the verifier of a service started here."""
         sequences = self.service.max_sequences
         if sequences is None:
             default = [SchedulerSettings().max_sequences] if self.load.rate else []
             sequences = max([*self.load.in_flight, *default])
-        context_tokens = self.prompts.context_tokens
-        page_size = EngineSettings().page_size
-        return EngineSettings(
-            scheduler=SchedulerSettings(
-                max_sequences=sequences,
-                max_step_tokens=max(STEP_TOKENS, sequences),
-                max_context_tokens=context_tokens,
-            ),
-            num_pages=sequences * (-(-context_tokens // page_size) + 1),
-            dtype=self.service.dtype,
-            draft_policy=self.service.draft_policy,
+        return engine_settings(
+            sequences,
+            self.prompts.context_tokens,
+            self.service.dtype,
+            self.service.draft_policy,
             prompt_lookup=self.service.prompt_lookup,
             recent_completions=self.service.recent_completions,
         )

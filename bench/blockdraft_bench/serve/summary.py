@@ -103,7 +103,7 @@ def compare(level: LoadLevel, drafted: Rounds, plain: Rounds) -> ResultRow:
     ratios = [
         fast / slow
         for ours, theirs in zip(drafted, plain, strict=True)
-        if (fast := _tokens_per_second(level, ours)) and (slow := _tokens_per_second(level, theirs))
+        if (fast := tokens_per_second(level, ours)) and (slow := tokens_per_second(level, theirs))
     ]
     return {
         "mode": level.mode,
@@ -185,7 +185,8 @@ def _tokens_while_full(level: LoadLevel, run: Records) -> int:
     )
 
 
-def _tokens_per_second(level: LoadLevel, run: Records) -> float:
+def tokens_per_second(level: LoadLevel, run: Records) -> float:
+    """Return the speed of a run while it kept its whole load."""
     return _tokens_while_full(level, run) / _full_seconds(level, run)
 
 

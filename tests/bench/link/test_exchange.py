@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.fakes.drafting import SessionTransport
 
-from blockdraft_bench.engine.decoding import InProcessTransport
 from blockdraft_bench.errors import BenchError
-from blockdraft_bench.link.drafter import NO_TARGET, InstantMethod
+from blockdraft_bench.link.drafter import InstantMethod
 from blockdraft_bench.link.exchange import Exchange, ExchangeTimes
 from blockdraft_drafter.method import DraftRow, DraftTokens
-from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.session import SlotPool
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.drafting.link import TransportError
@@ -30,11 +29,11 @@ class RecordingMethod(InstantMethod):
         return super().step(rows)
 
 
-class SlowWire(InProcessTransport):
+class SlowWire(SessionTransport):
     """Takes 1 s to send and 7 s to receive; its drafter needs 3 s, 1 s of them to compute."""
 
-    def __init__(self, drafter: LoadedMethod) -> None:
-        super().__init__(drafter)
+    def __init__(self, method: InstantMethod, pool: SlotPool) -> None:
+        super().__init__(method, pool)
         self.now = 0.0
         self.fault: str | None = None
 
@@ -58,7 +57,7 @@ class SlowWire(InProcessTransport):
 def parts(slots: int = 3) -> tuple[Exchange, SlowWire, RecordingMethod, SlotPool]:
     """Return an exchange, its wire and the drafter at the other end."""
     method, pool = RecordingMethod(8, slots), SlotPool(slots)
-    wire = SlowWire(LoadedMethod(method, pool, NO_TARGET))
+    wire = SlowWire(method, pool)
     return Exchange(wire, 3, lambda: wire.now), wire, method, pool
 
 

@@ -32,7 +32,7 @@ def test_every_round_measures_every_decoder(
     report, output = reported("--rounds", "3")
     assert (report["prompts"], report["rounds"]) == (2, 3)
     assert report["threads"] == report["hardware"]["cores"]
-    assert report["target"]["name"] == "tiny-llama"
+    assert report["target"]["name"].startswith("target")
     assert report["peer_versions"] == {"fake": "1.0"}
     rows = report["results"]
     assert {row["dtype"] for row in rows} == {"float32"}
@@ -53,7 +53,6 @@ def test_every_round_measures_every_decoder(
         assert row["tokens_per_second"]["median"] == pytest.approx(11 / 3)
         speed = plain["tokens_per_second"]["median"]
         assert row["plain_ratio"]["median"] == pytest.approx(speed / (11 / 3))
-        assert row["ttft_seconds"] == 0.25
         assert row["identical_share"] == 0.0
 
     # Again, as a table, with a round more: only that one is decoded.

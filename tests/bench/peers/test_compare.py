@@ -13,10 +13,8 @@ DRAFTED = Variant("blockdraft", "drafted", "bfloat16")
 OTHER = Variant("llama.cpp", "plain", "Q8_0")
 
 
-def completion(
-    tokens: Sequence[int], seconds: float, *, ttft: float = 0.5, first: int = 1
-) -> CompletionRecord:
-    return CompletionRecord(tuple(tokens), (), False, ttft, seconds, first)
+def completion(tokens: Sequence[int], seconds: float, *, first: int = 1) -> CompletionRecord:
+    return CompletionRecord(tuple(tokens), seconds, first)
 
 
 def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[CompletionRecord]]:
@@ -26,8 +24,8 @@ def a_round(slowdown: float, other_slowdown: float) -> dict[Variant, list[Comple
     """
     return {
         PLAIN: [
-            completion([1, 2, 3], 2.0 * slowdown, ttft=0.1),
-            completion([4, 5, 6, 7, 8], 1.0 * slowdown, ttft=0.3),
+            completion([1, 2, 3], 2.0 * slowdown),
+            completion([4, 5, 6, 7, 8], 1.0 * slowdown),
         ],
         DRAFTED: [
             completion([1, 2, 3], 1.0 * slowdown),
@@ -61,10 +59,8 @@ def test_by_hand() -> None:
     assert ratio["quartiles"] == pytest.approx((1 / 3, 1 / 2))
     assert other["drafted_ratio"]["median"] == pytest.approx(2 / 3)
     assert other["tokens"] == 27
-    assert plain["ttft_seconds"] == pytest.approx(0.2)
-    assert other["ttft_seconds"] == 0.5
     assert (plain["identical_share"], other["identical_share"]) == (1.0, 0.5)
-    cells = "3.0 (3.0 to 4.5) | 0.33x (0.33 to 0.50) | 0.67x (0.67 to 1.00) | 500 ms | 50.0% |"
+    cells = "3.0 (3.0 to 4.5) | 0.33x (0.33 to 0.50) | 0.67x (0.67 to 1.00) | 50.0% |"
     assert f"| llama.cpp plain | Q8_0 | {cells}" in peers_table([other])
 
 

@@ -11,10 +11,8 @@ import pytest
 from flax import nnx
 from tests.fakes.inference import MODEL, running_fake
 from tests.models.tiny import tiny_config, write_hf_checkpoint
-from tests.patience import PATIENCE_SECONDS
 
-from blockdraft_bench.serve import settings
-from blockdraft_bench.serve.service import own_service
+from blockdraft_bench.service import own_service
 from blockdraft_client.cli import local_server
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1.inference_pb2 import GetModelResponse
@@ -31,11 +29,7 @@ SMALL = (
 
 
 @pytest.fixture(autouse=True)
-def small_services(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Fewer shapes to compile.
-    monkeypatch.setattr(settings, "STEP_TOKENS", 16)
-    # No step goes on without its draft because the machine stood still for a moment.
-    monkeypatch.setenv("BLOCKDRAFT_SERVE_DRAFT_PATIENCE", str(PATIENCE_SECONDS))
+def platforms_as_they_were() -> Iterator[None]:
     platforms = jax.config.values["jax_platforms"]
     yield
     jax.config.update("jax_platforms", platforms)

@@ -23,9 +23,9 @@ from blockdraft_bench.serve.generator import (
 )
 from blockdraft_bench.serve.measure import measure_loads
 from blockdraft_bench.serve.record import Records, RequestRecord, RunKey
-from blockdraft_bench.serve.service import RunningService, ServiceConnection
 from blockdraft_bench.serve.settings import LoadSettings, LoadTestSettings, Objectives
 from blockdraft_bench.serve.summary import load_table, summaries
+from blockdraft_bench.service import RunningService, ServiceConnection
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
 from blockdraft_client import AsyncClient
