@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include <array>
 #include <type_traits>
+#include <utility>
 
 #include "threads.h"
 #include "vectors.h"
@@ -44,35 +46,51 @@ struct Q8_0 : Blocks<34, 1> {
     INLINE Vector at(int k) const { return widened(elements + k) * scale; }
   };
   INLINE Group group(int64_t g) const {
-    return {(const int8_t*)block(g) + 2, all(half_float(block(g)))};
+    return {(const int8_t*)block(g) + 2, half_floats(block(g)).first};
   }
 };
 
 // Two elements to a byte: the first sixteen in the lower halves, the others in the upper ones.
-INLINE Vector half_bytes(const uint8_t* bytes, int k) {
-  const Integers both = integers(bytes + k % 16);
-  return __builtin_convertvector(k < 16 ? both & 15 : both >> 4, Vector);
-}
+// `value` makes elements of numbers below sixteen.
+template <class Value>
+struct HalfBytes {
+  const uint8_t* bytes;
+#if defined(__AVX512F__)
+  // A register holds all that an element can be: computed once a block, then looked up.
+  Vector values;
+  INLINE HalfBytes(const char* from, const Value& value)
+      : bytes((const uint8_t*)from),
+        values(value(Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})) {}
+  INLINE Vector at(int k) const {
+    const Integers both = integers(bytes);
+    return _mm512_permutexvar_ps((__m512i)(k < 16 ? both : both >> 4), values);
+  }
+#else
+  Value value;
+  INLINE HalfBytes(const char* from, const Value& value)
+      : bytes((const uint8_t*)from), value(value) {}
+  INLINE Vector at(int k) const {
+    const Integers both = integers(bytes + k % 16);
+    return value(__builtin_convertvector(k < 16 ? both & 15 : both >> 4, Vector));
+  }
+#endif
+};
 
 struct Q4_0 : Blocks<18, 1> {
-  struct Group {
-    const uint8_t* elements;
-    Vector scale;
-    INLINE Vector at(int k) const { return (half_bytes(elements, k) - all(8.0f)) * scale; }
-  };
-  INLINE Group group(int64_t g) const {
-    return {(const uint8_t*)block(g) + 2, all(half_float(block(g)))};
+  INLINE auto group(int64_t g) const {
+    const Vector scale = half_floats(block(g)).first;
+    return HalfBytes(block(g) + 2, [=](Vector numbers) INLINE_LAMBDA {
+      return (numbers - all(8.0f)) * scale;
+    });
   }
 };
 
 struct Q4_1 : Blocks<20, 2> {
-  struct Group {
-    const uint8_t* elements;
-    Vector scale, offset;
-    INLINE Vector at(int k) const { return fma(half_bytes(elements, k), scale, offset); }
-  };
-  INLINE Group group(int64_t g) const {
-    return {(const uint8_t*)block(g) + 4, all(half_float(block(g))), all(half_float(block(g) + 2))};
+  INLINE auto group(int64_t g) const {
+    const HalfFloats scale = half_floats(block(g));
+    return HalfBytes(block(g) + 4, [=](Vector numbers) INLINE_LAMBDA {
+      return fma(numbers, scale.first, scale.second);
+    });
   }
 };
 
@@ -112,10 +130,12 @@ INLINE void multiply_tile(const float* x, int64_t stride, const Weight* weight, 
   constexpr int kGroup = Weight::kGroup;
   const int64_t whole = width / kGroup * kGroup;
   for (int64_t g = 0; g < width / kGroup; g++) {
-    typename Weight::Group group[C];
-    UNROLL for (int c = 0; c < C; c++) group[c] = weight[c].group(g);
+    const auto groups = [&]<int... c>(std::integer_sequence<int, c...>) INLINE_LAMBDA {
+      return std::array{weight[c].group(g)...};
+    }(std::make_integer_sequence<int, C>());
     UNROLL for (int k = 0; k < kGroup; k += kLanes)
-      add(g * kGroup + k, [&](int c, int offset) INLINE_LAMBDA { return group[c].at(k + offset); });
+      add(g * kGroup + k,
+          [&](int c, int offset) INLINE_LAMBDA { return groups[c].at(k + offset); });
   }
   if (whole < width) {
     float rest[C][kLanes] = {};
@@ -123,15 +143,17 @@ INLINE void multiply_tile(const float* x, int64_t stride, const Weight* weight, 
       for (int64_t k = whole; k < width; k++) rest[c][k - whole] = weight[c].one(k);
     add(whole, [&](int c, int offset) INLINE_LAMBDA { return load<Vector>(rest[c] + offset); });
   }
+  float results[R][C];
+  totals<R * C>(sums[0], results[0]);
   UNROLL for (int r = 0; r < R; r++)
-    UNROLL for (int c = 0; c < C; c++) y[r * y_stride + c] = total(sums[r][c]);
+    UNROLL for (int c = 0; c < C; c++) y[r * y_stride + c] = results[r][c];
 }
 
 // The rows of a tile, and with so many of them its outputs: what the registers hold.
 constexpr bool kManyRegisters = kRegisters * kWidth > 128;
 constexpr int kTileRows = kManyRegisters ? 8 : 3;
 template <int R, class Weight>
-constexpr int kTileOutputs = kManyRegisters        ? (R == 8 ? 3 : R == 4 ? 4 : 8)
+constexpr int kTileOutputs = kManyRegisters        ? (R == 1 || R == 8 ? 2 : 4)
                              : Weight::kScales > 0 ? (R < 3 ? 2 : 1)
                                                    : (R == 1 ? 4 : 2);
 // Rows that a weight is read once for: three tiles, which the nearest cache holds.

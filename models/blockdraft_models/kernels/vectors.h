@@ -97,6 +97,33 @@ INLINE float total(const Lanes& lanes) {
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
+// N times sixteen sums that become one, of eight at once where registers are wide enough. Each is
+// added by halves all the same.
+template <int N>
+INLINE void totals(const Lanes* sums, float* to) {
+  constexpr int kTogether = kWidth == kLanes ? N / 8 * 8 : 0;
+#if defined(__AVX512F__)
+  UNROLL for (int first = 0; first < kTogether; first += 8) {
+    __m512 halves[4], quarters[2];  // of two sums and of four
+    UNROLL for (int i = 0; i < 4; i++) {
+      const __m512 a = sums[first + i].part[0], b = sums[first + i + 4].part[0];
+      halves[i] = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+    }
+    UNROLL for (int i = 0; i < 2; i++)
+      quarters[i] = _mm512_shuffle_f32x4(halves[i], halves[i + 2], 0x88) +
+                    _mm512_shuffle_f32x4(halves[i], halves[i + 2], 0xdd);
+    const __m512d a = _mm512_castps_pd(quarters[0]), b = _mm512_castps_pd(quarters[1]);
+    const __m512 pairs = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) +
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    float values[16];
+    _mm512_storeu_ps(values, pairs + _mm512_movehdup_ps(pairs));
+    constexpr int place[8] = {0, 2, 8, 10, 4, 6, 12, 14};
+    UNROLL for (int i = 0; i < 8; i++) to[first + i] = values[place[i]];
+  }
+#endif
+  UNROLL for (int i = kTogether; i < N; i++) to[i] = total(sums[i]);
+}
+
 // A power of two and a remainder, then a polynomial (Cephes expf); 0 below -87, e^88 above 88.
 INLINE Vector exponential(Vector x) {
   x = x > all(88.0f) ? all(88.0f) : x;
@@ -174,6 +201,23 @@ INLINE float half_float(const char* address) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(load<uint16_t>(address))));
 #else
   return load<__fp16>(address);
+#endif
+}
+
+struct HalfFloats {
+  Vector first, second;
+};
+
+// The two half floats at an address, of which eight bytes can be read, each in every lane.
+INLINE HalfFloats half_floats(const char* address) {
+#if defined(__AVX512F__)
+  // By memory: a load fills all lanes and takes no turn of a multiply-add.
+  float values[4];
+  _mm_storeu_ps(values, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)address)));
+  asm("" : "+m"(values));
+  return {_mm512_set1_ps(values[0]), _mm512_set1_ps(values[1])};
+#else
+  return {all(half_float(address)), all(half_float(address + 2))};
 #endif
 }
 
