@@ -49,13 +49,10 @@ ffi::Error product_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w
   const int64_t outputs = weight.dimensions()[0];
   return with_float_type(x.element_type(), [&](auto in) {
     typedef decltype(in) In;
-    const bool ready = std::is_same_v<In, float> && width % kLanes == 0;
-    Floats wide = widened_rows(data<In>(x), ready ? 0 : rows, width);
-    const float* from = ready ? data<float>(x) : wide.data();
     return with_float_type(y->element_type(), [&](auto out) {
       auto* to = static_cast<decltype(out)*>(y->untyped_data());
       return with_weight_type(weight.element_type(), format, [&](auto held) {
-        product<decltype(held)>(pool, from, rows, width, data<char>(weight), outputs, to);
+        product<decltype(held)>(pool, data<In>(x), rows, width, data<char>(weight), outputs, to);
         return ffi::Error::Success();
       });
     });
@@ -88,8 +85,10 @@ constexpr int64_t kRowElements = 16384;
 template <class Work>
 void parallel_rows(ffi::ThreadPool& pool, int64_t rows, int64_t width, const Work& work) {
   const int64_t together = std::max<int64_t>(1, kRowElements / std::max<int64_t>(1, width));
-  parallel(pool, (rows + together - 1) / together, rows * width, [&](int64_t index) {
-    for (int64_t r = index * together; r < std::min(rows, (index + 1) * together); r++) work(r);
+  parallel(pool, (rows + together - 1) / together, rows * width, [&] {
+    return [&](int64_t index) {
+      for (int64_t r = index * together; r < std::min(rows, (index + 1) * together); r++) work(r);
+    };
   });
 }
 
@@ -167,8 +166,10 @@ ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ff
     const int64_t live = row_starts.typed_data()[rows] * dims[1] * dims[2];
     std::memset((void*)(to + live), 0, (q.element_count() - live) * sizeof(T));
     const float* scores = sinks.element_count() ? sinks.typed_data() : nullptr;
-    parallel(pool, tiles.size(), operations, [&](int64_t index) {
-      attend<T>(shape, tiles[index], data<T>(q), cache.typed_data(), scores, to);
+    parallel(pool, tiles.size(), operations, [&] {
+      return [&](int64_t index) {
+        attend<T>(shape, tiles[index], data<T>(q), cache.typed_data(), scores, to);
+      };
     });
     return ffi::Error::Success();
   });

@@ -217,35 +217,41 @@ Floats widened_rows(const T* x, int64_t rows, int64_t width) {
 // Outputs that a thread takes at a time.
 constexpr int64_t kBlock = 48;
 
-template <class Weight, class Out>
-void product(ffi::ThreadPool& pool, const float* x, int64_t rows, int64_t width,
-             const char* weight, int64_t outputs, Out* y) {
+template <class Weight, class In, class Out>
+void product(ffi::ThreadPool& pool, const In* x, int64_t rows, int64_t width, const char* weight,
+             int64_t outputs, Out* y) {
   const int64_t blocks = (outputs + kBlock - 1) / kBlock, stride = padded(width);
-  parallel(pool, blocks, rows * width * outputs, [&](int64_t block) {
-    const int64_t first = block * kBlock, count = std::min(kBlock, outputs - first);
-    const char* mine = weight + first * Weight::row_bytes(width);
-    float sums[kChunkRows * kBlock];
-    Floats wide(rows > kTileRows ? kTileOutputs<kTileRows, Plain<float>> * stride : 0);
-    for (int64_t start = 0; start < rows; start += kChunkRows) {
-      const int64_t together = std::min(kChunkRows, rows - start);
-      auto multiply = [&]<int R, bool kWidened>(std::integral_constant<int, R>,
-                                                std::bool_constant<kWidened>) {
-        multiply_chunk<R, kWidened, Weight>(x + start * stride, together, width, mine, count, sums,
-                                            count, wide.data());
-      };
-      constexpr std::integral_constant<int, kTileRows> tile;
-      if (together == 1)
-        multiply(std::integral_constant<int, 1>(), std::false_type());
-      else if (together == 2)
-        multiply(std::integral_constant<int, 2>(), std::false_type());
-      else if (together <= kTileRows || std::is_same_v<Weight, Plain<float>>)
-        multiply(tile, std::false_type());
-      else
-        multiply(tile, std::true_type());
-      for (int64_t r = 0; r < together; r++)
-        for (int64_t o = 0; o < count; o++)
-          narrow(sums[r * count + o], y + (start + r) * outputs + first + o);
-    }
+  const bool ready = std::is_same_v<In, float> && stride == width;
+  parallel(pool, blocks, rows * width * outputs, [&] {
+    // Each thread widens the rows itself: to fetch them from another's cache takes longer.
+    Floats wide_rows = widened_rows(x, ready ? 0 : rows, width);
+    const float* from = ready ? (const float*)x : wide_rows.data();
+    return [=, wide_rows = std::move(wide_rows)](int64_t block) {
+      const int64_t first = block * kBlock, count = std::min(kBlock, outputs - first);
+      const char* mine = weight + first * Weight::row_bytes(width);
+      float sums[kChunkRows * kBlock];
+      Floats wide(rows > kTileRows ? kTileOutputs<kTileRows, Plain<float>> * stride : 0);
+      for (int64_t start = 0; start < rows; start += kChunkRows) {
+        const int64_t together = std::min(kChunkRows, rows - start);
+        auto multiply = [&]<int R, bool kWidened>(std::integral_constant<int, R>,
+                                                  std::bool_constant<kWidened>) {
+          multiply_chunk<R, kWidened, Weight>(from + start * stride, together, width, mine, count,
+                                              sums, count, wide.data());
+        };
+        constexpr std::integral_constant<int, kTileRows> tile;
+        if (together == 1)
+          multiply(std::integral_constant<int, 1>(), std::false_type());
+        else if (together == 2)
+          multiply(std::integral_constant<int, 2>(), std::false_type());
+        else if (together <= kTileRows || std::is_same_v<Weight, Plain<float>>)
+          multiply(tile, std::false_type());
+        else
+          multiply(tile, std::true_type());
+        for (int64_t r = 0; r < together; r++)
+          for (int64_t o = 0; o < count; o++)
+            narrow(sums[r * count + o], y + (start + r) * outputs + first + o);
+      }
+    };
   });
 }
 
