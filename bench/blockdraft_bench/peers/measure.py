@@ -12,7 +12,14 @@ from blockdraft_bench.completions import (
     speed,
 )
 from blockdraft_bench.errors import BenchUsageError
-from blockdraft_bench.peers.decoders import BLOCKDRAFT, LLAMA_CPP, TRANSFORMERS, Peers, Variant
+from blockdraft_bench.peers.decoders import (
+    BLOCKDRAFT,
+    LLAMA_CPP,
+    TRANSFORMERS,
+    Peers,
+    Variant,
+    quantization,
+)
 from blockdraft_bench.prompts import prepare
 from blockdraft_bench.provenance import hardware
 from blockdraft_bench.result import Cell, Result, ResultRow, draw, number, page, share, table
@@ -55,7 +62,9 @@ def measure(settings: PeersSettings, run: Run) -> Result:
         service = stack.enter_context(own_service(arguments))
         client = stack.enter_context(service.connection.client())
         starting.advance()
-        plain, drafted = (Variant(BLOCKDRAFT, name, dtype) for name in (PLAIN, DRAFTED))
+        # A service reads a GGUF file's matrices as they are stored.
+        weights = quantization(prepared.target) if prepared.target.suffix == ".gguf" else dtype
+        plain, drafted = (Variant(BLOCKDRAFT, name, weights) for name in (PLAIN, DRAFTED))
         decoders: dict[Variant, DecodeOne] = {
             plain: ServiceDecoder(client, SpeculationParams(disabled=True)),
             drafted: ServiceDecoder(client, SpeculationParams()),
