@@ -50,7 +50,9 @@ def test_only_positions_put_to_the_test_teach() -> None:
     assert estimate.by_position == pytest.approx([up, down, 0.5, 0.5])
     assert (estimate.trials, estimate.count) == ([1, 1, 0, 0], 1)
     estimate.update(drafted=5, accepted=5)
-    assert estimate.by_position[3:] == pytest.approx([up, PRIOR_ACCEPTANCE + rate * 0.2])
+    assert estimate.by_position[3:] == pytest.approx(
+        [up, PRIOR_ACCEPTANCE + rate * (1 - PRIOR_ACCEPTANCE)]
+    )
 
 
 def test_an_estimate_is_a_mean_before_it_forgets() -> None:

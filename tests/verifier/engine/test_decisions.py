@@ -46,20 +46,20 @@ class Scenario:
 
 
 SCENARIOS = {
-    "one, good drafter": (Scenario(CPU, 1, 0.85), "6ae3b439", 40.11),
-    "one, bad drafter": (Scenario(CPU, 1, 0.15), "3f9ab86e", 22.42),
+    "one, good drafter": (Scenario(CPU, 1, 0.85), "25ef8dc3", 43.01),
+    "one, bad drafter": (Scenario(CPU, 1, 0.15), "58e13d69", 22.91),
     "one, no drafter, repeats": (Scenario(CPU, 1, 0.0, repeats=0.9), "58aba8b3", 62.47),
-    "one, good drafter, repeats": (Scenario(CPU, 1, 0.8, repeats=0.9), "333f8f74", 60.98),
-    "one, token by token, T=1": (Scenario(CPU, 1, 0.6, goes_on=0.7), "85a1fd70", 31.83),
-    "one, slow at times": (Scenario(CPU, 1, 0.7, repeats=0.7, slow=True), "8f4f4005", 45.76),
-    "eight, good drafter": (Scenario(CPU, 8, 0.85), "f139bac1", 158.98),
-    "eight, bad drafter": (Scenario(CPU, 8, 0.2), "25d0d9aa", 127.29),
-    "eight, repeats, T=1": (Scenario(CPU, 8, 0.6, repeats=0.8, goes_on=0.7), "5c425e38", 214.43),
-    "sixteen, good drafter": (Scenario(CPU, 16, 0.85), "8b8f7746", 211.01),
-    "sixteen, bad drafter": (Scenario(CPU, 16, 0.2), "e65ec523", 205.15),
-    "sixteen, repeats": (Scenario(CPU, 16, 0.7, repeats=0.8, slow=True), "8bff588a", 236.63),
-    "sixteen on a chip": (Scenario(CHIP, 16, 0.7, repeats=0.5), "85f3d328", 4367.06),
-    "fixed": (Scenario(CPU, 4, 0.6, repeats=0.5, policy="fixed"), "ed00a59c", 142.14),
+    "one, good drafter, repeats": (Scenario(CPU, 1, 0.8, repeats=0.9), "01ef3059", 72.54),
+    "one, token by token, T=1": (Scenario(CPU, 1, 0.6, goes_on=0.7), "18051c71", 33.34),
+    "one, slow at times": (Scenario(CPU, 1, 0.7, repeats=0.7, slow=True), "29d463d1", 45.43),
+    "eight, good drafter": (Scenario(CPU, 8, 0.85), "b5400e1d", 158.83),
+    "eight, bad drafter": (Scenario(CPU, 8, 0.2), "1a39db4c", 131.74),
+    "eight, repeats, T=1": (Scenario(CPU, 8, 0.6, repeats=0.8, goes_on=0.7), "10caa0e0", 226.08),
+    "sixteen, good drafter": (Scenario(CPU, 16, 0.85), "25967fc1", 212.62),
+    "sixteen, bad drafter": (Scenario(CPU, 16, 0.2), "afdb91b0", 212.89),
+    "sixteen, repeats": (Scenario(CPU, 16, 0.7, repeats=0.8, slow=True), "869754ce", 227.84),
+    "sixteen on a chip": (Scenario(CHIP, 16, 0.7, repeats=0.5), "6b54b441", 4712.8),
+    "fixed": (Scenario(CPU, 4, 0.6, repeats=0.5, policy="fixed"), "d966a1d3", 167.19),
 }
 
 

@@ -23,8 +23,9 @@ LEARNING_RATE = 0.05
 PRIOR_WEIGHT = 4
 # From so many trials on, a mean would move less than that.
 SETTLED_TRIALS = 1 / LEARNING_RATE - PRIOR_WEIGHT
-# Before anything is measured, assume a usable drafter, so that it gets measured.
-PRIOR_ACCEPTANCE = 0.8
+# Before anything is measured, assume a usable drafter, so that it gets measured. Tokens far into a
+# draft are seldom tested: to assume more of them makes drafts too long.
+PRIOR_ACCEPTANCE = 0.5
 # A drafter whose first token is right less often than this is not worth a probe.
 HOPELESS_ACCEPTANCE = 0.1
 # Rates for matches of 1, 2, 3-4, 5-8, 9-16 and 17-32 tokens. They are low: each step teaches,
