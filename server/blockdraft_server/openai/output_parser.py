@@ -86,7 +86,7 @@ class OutputParser:
 
     def _emit(self, parts: list[Part], text: str, *, last: bool = False) -> None:
         """Add text of the current kind; control tokens that are no tags there are left out."""
-        text = text.translate(dict.fromkeys(self._spellings))
+        text = self._without_control_tokens(text)
         if not self._began and (self._format.reasoning or self._form):
             text = self._space + text
             if self._after_tag:
@@ -106,6 +106,9 @@ class OutputParser:
             yield Part("content", text)
         else:
             yield from (Part("call", call=call) for call in calls)
+
+    def _without_control_tokens(self, text: str) -> str:
+        return text.translate(dict.fromkeys(self._spellings))
 
     def _spelled(self, text: str) -> str:
         return text.translate(self._spellings)
@@ -127,7 +130,7 @@ class OutputParser:
             # A tag in quotation marks is text. They are read only where there is a tag.
             places = list(self._unquoted(tags)) if places else []
         for place, mark in sorted(places):
-            leads = not self._pending[:place].strip()
+            leads = not self._without_control_tokens(self._pending[:place]).strip()
             if leads or tags[mark][0] not in self._format.leading:
                 return _Tag(place, mark, *tags[mark])
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tests.fakes.verifier import FakeVerifier
 from tests.server.openai import chat_templates
@@ -142,6 +142,10 @@ PIECES = [
     name=st.sampled_from(sorted(FORMS)),
     controlled=st.booleans(),
     cuts=st.lists(st.integers(0, 10_000), max_size=8),
+)
+# A control token that is left out stands before a tag that must lead.
+@example(
+    pieces=["[CALL_ID]", "[THINK]", "[TOOL_CALLS]"], name="MAGISTRAL", controlled=True, cuts=[1]
 )
 @settings(deadline=None, max_examples=600)
 def test_a_stream_has_the_parts_of_the_whole(
