@@ -68,7 +68,7 @@ def measure(settings: DecodeSettings, run: Run) -> Result:
         *(settings.prompt_lookup, settings.block_size, settings.concurrency),
     )
     store = run.store(dict[str, CompletionRecord])
-    speculation = SpeculationParams(max_draft_tokens=settings.draft_length, learning_disabled=True)
+    speculation = SpeculationParams(max_draft_tokens=settings.draft_length)
     engine = engine_settings(
         settings.concurrency,
         prompts.context_tokens,

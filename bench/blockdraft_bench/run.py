@@ -109,11 +109,9 @@ class Run:
         return Phase(self._progress, self._progress.add_task(description, total=total))
 
     def note(self, text: str) -> None:
-        """Print a result on stderr, above the progress bars."""
-        if self._progress is None:
-            print(text, file=sys.stderr)
-        else:
-            self._progress.console.print(text, highlight=False)
+        """Print a result on stderr, above the progress bar of a phase."""
+        assert self._progress is not None
+        self._progress.console.print(text, highlight=False)
 
     def identify(self, *settings: object) -> None:
         """Set the settings that identify stored results beside their keys, before opening a store.

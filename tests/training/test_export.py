@@ -1,5 +1,6 @@
 """An exported drafter is one that anybody can load, with a card that says what it is."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from blockdraft_drafter.checkpoint import load_drafter, published_arrays
 from blockdraft_drafter.dflash.model import DFLASH, DFlash
 from blockdraft_models.weights.files import read_json
 from blockdraft_training.errors import TrainingError
-from blockdraft_training.export import export_drafter
+from blockdraft_training.export import add_acceptance, export_drafter
 from blockdraft_training.loop.held_out import Acceptance
 from blockdraft_training.loop.run import TrainedDrafter
 from blockdraft_training.methods.dflash import DFlashRecipe
@@ -101,6 +102,24 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
         "Made for this target alone",
     ):
         assert words in card, words
+
+
+def test_the_card_takes_what_one_drafter_was_measured_at(tmp_path: Path) -> None:
+    export_drafter(trained(), DFlashRecipe(SETTINGS), tmp_path, COMMAND)
+    row = {"dataset": "math", "temperature": 0.0, "samples": 9, "acceptance_length": 2.5}
+    rows = [
+        {**row, "method": method, "acceptance_length_ci95": interval}
+        for method, interval in (("plain", None), ("mine", [2.25, 2.75]))
+    ]
+    report = tmp_path / "decode.json"
+    for _ in range(2):  # a table put there earlier is replaced
+        report.write_text(json.dumps({"results": rows}), encoding="utf-8")
+        card = add_acceptance(tmp_path, report).read_text(encoding="utf-8")
+    assert card.count("| math | ") == card.count("| math | 0 | 2.50 | 2.25–2.75 | 9 |") == 1
+    assert "## Limits" in card
+    report.write_text(json.dumps({"results": [*rows, {**rows[1], "method": "other"}]}))
+    with pytest.raises(TrainingError, match="is no acceptance report: it is of 2 drafters"):
+        add_acceptance(tmp_path, report)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

@@ -97,9 +97,10 @@ def add_acceptance(drafter: Path, report: Path) -> Path:
 def acceptance_table(report: dict[str, Any]) -> str:
     """Return τ of each dataset and temperature, with drafts, as a Markdown table."""
     lines = ["| dataset | temperature | τ | 95 % interval | completions |", "|---|---|---|---|---|"]
-    for result in report["results"]:
-        if result["method"] == "plain":
-            continue
+    drafted = [result for result in report["results"] if result["method"] != "plain"]
+    if (count := len({result["method"] for result in drafted})) != 1:
+        raise ValueError(f"it is of {count} drafters")
+    for result in drafted:
         tau, interval = result["acceptance_length"], result["acceptance_length_ci95"]
         lines.append(
             f"| {result['dataset']} | {result['temperature']:g} |"
