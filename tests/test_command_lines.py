@@ -83,7 +83,7 @@ def examples(setting: Setting) -> tuple[Any, Any]:
         return least + 0.25, least + 0.75
     if hasattr(kind, "__args__"):
         return kind.__args__[-1], kind.__args__[0]
-    if setting.declaration.metavar == "HOST:PORT":
+    if (setting.declaration.metavar or "").endswith("HOST:PORT"):
         return "a:1", "b:2"
     parse_text = setting.declaration.parse or kind
     return parse_text("one.jsonl"), parse_text("two.jsonl")

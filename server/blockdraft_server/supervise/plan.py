@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_runtime.configuration.definition import check, group, setting
@@ -37,8 +36,16 @@ TRAINER_MODULE = "blockdraft_training.online"
 PEER_TLS = ("peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 # Beyond the time for which a process lets its calls go on.
 _STOP_MARGIN_SECONDS = 10.0
+PLACES = ("auto", "process", "hosted")
 # Longest path that fits into a unix socket's address on Linux and macOS.
 _MAX_SOCKET_PATH = 103
+
+
+def parse_place(text: str) -> str:
+    """Return where a drafter runs: one of `PLACES`, or the address of one elsewhere."""
+    if text in PLACES or ":" in text:
+        return text
+    raise ValueError(f"must be {', '.join(PLACES)} or an address, host:port, got {text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,13 @@ class ServeSettings:
         "start no drafter; nor is one started for a target for which `--drafter auto` finds none",
         common=True,
     )
-    drafter_placement: Literal["auto", "process", "hosted"] = setting(
+    drafter_placement: str = setting(
         "auto",
-        "where the drafter runs: in a `process` of its own, or `hosted` by the verifier's, on the "
-        "same devices; `auto` hosts it on a TPU, unless --tpu-split gives it chips",
+        "where the drafter runs: in a `process` of its own; `hosted` by the verifier's, on the "
+        "same devices; or elsewhere, as a `blockdraft drafter` at the address given here; `auto` "
+        "hosts it on a TPU, unless --tpu-split gives it chips",
+        metavar="auto|process|hosted|HOST:PORT",
+        parse=parse_place,
         common=True,
     )
     tpu_split: str | None = setting(
@@ -111,14 +121,25 @@ class ServeSettings:
         check(self)
         if self.no_server and self.verifier.peer_address is None:
             raise ValueError("--no-server needs --peer-listen")
-        if self.verifier.peer_tls is not None and self.verifier.peer_address is None:
-            raise ValueError("--peer-tls-cert needs --peer-listen")
+        elsewhere = self.drafter_address
+        if self.verifier.peer_tls and not (self.verifier.peer_address or elsewhere):
+            raise ValueError("--peer-tls-cert needs --peer-listen, or a drafter elsewhere")
         if self.no_drafter and self.names_drafter:
             raise ValueError("--drafter and --no-drafter exclude each other")
-        if self.drafter_placement == "hosted" and self.tpu_split is not None:
-            raise ValueError("--drafter-placement hosted and --tpu-split exclude each other")
+        if elsewhere and (self.names_drafter or self.drafter.learning.enabled):
+            raise ValueError(f"--drafter and --learn are settings of the drafter at {elsewhere}")
+        if self.tpu_split is not None and (elsewhere or self.drafter_placement == "hosted"):
+            raise ValueError(
+                f"--drafter-placement {self.drafter_placement} and --tpu-split exclude each other"
+            )
         if self.no_server and self.server.openai is not None:
             raise ValueError("--openai and --no-server exclude each other")
+
+    @property
+    def drafter_address(self) -> str | None:
+        """The address of a drafter that is elsewhere; None if it is here, or there is none."""
+        here = self.no_drafter or self.drafter_placement in PLACES
+        return None if here else self.drafter_placement
 
     @property
     def names_drafter(self) -> bool:
@@ -147,7 +168,7 @@ class ServePlan:
 
     server: ServerSettings | None  # settings of the server; None for verifier and drafter alone
     verifier: VerifierSettings  # settings of the verifier
-    drafter: DrafterSettings | None  # settings of the drafter; None to decode plainly
+    drafter: DrafterSettings | None  # settings of the drafter; None for none on this host
     hosted: bool  # whether the drafter is in the verifier's process
     folder: Path  # the folder of the sockets between the processes
     host: TpuHost | None = None  # the TPU host this is; None without TPU
@@ -163,9 +184,11 @@ class ServePlan:
         `ValueError` if the folder's path is too long, or the chips cannot be split as asked for.
         """
         host = TpuHost.from_environment(environ, settings.tpu_host)
-        hosted = _hosted(settings, host)
-        split = _split(settings, host, hosted=hosted)
-        drafting = hosted or (not settings.no_drafter and (split is None or split.drafter > 0))
+        elsewhere = settings.drafter_address
+        here = not settings.no_drafter and elsewhere is None
+        hosted = here and _hosted(settings, host)
+        split = _split(settings, host, drafting=here and not hosted)
+        drafting = hosted or (here and (split is None or split.drafter > 0))
         drafter, verifier, server = settings.drafter, settings.verifier, settings.server
         first = settings.metrics_port
         ports = [None if first is None else first + offset for offset in range(3)]
@@ -174,7 +197,7 @@ class ServePlan:
         )
         verifier = replace(
             verifier,
-            drafter_address=drafter.process.address if drafting and not hosted else None,
+            drafter_address=drafter.process.address if drafting and not hosted else elsewhere,
             slice=SliceSettings.of(host),
             # Only the first process of a slice answers servers.
             peer_address=verifier.peer_address if host is None or host.worker_id == 0 else None,
@@ -287,7 +310,7 @@ class ServePlan:
 
 def _hosted(settings: ServeSettings, host: TpuHost | None) -> bool:
     """Return whether the verifier's process holds the drafter; ValueError if it cannot."""
-    if settings.no_drafter or settings.drafter_placement == "process":
+    if settings.drafter_placement == "process":
         return False
     if host is not None and host.num_hosts > 1:
         if settings.drafter_placement == "hosted":
@@ -303,14 +326,14 @@ def _hosted(settings: ServeSettings, host: TpuHost | None) -> bool:
     return hosted
 
 
-def _split(settings: ServeSettings, host: TpuHost | None, *, hosted: bool) -> ChipSplit | None:
-    """Return the numbers of chips of verifier and drafter; None without TPU."""
+def _split(settings: ServeSettings, host: TpuHost | None, *, drafting: bool) -> ChipSplit | None:
+    """Return the chips of verifier and of a drafter of its own process; None without TPU."""
     if host is None:
         if settings.tpu_split is not None:
             raise ValueError("--tpu-split needs a TPU: name it with --tpu-host, such as v5p-8")
         return None
     if settings.tpu_split is None:
-        return default_split(host, drafting=not settings.no_drafter and not hosted)
+        return default_split(host, drafting=drafting)
     split = ChipSplit.parse(settings.tpu_split)
     if settings.no_drafter and split.drafter:
         raise ValueError(f"--no-drafter and --tpu-split {split} exclude each other")

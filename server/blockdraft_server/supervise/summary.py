@@ -91,6 +91,8 @@ def _drafter(plan: ServePlan, description: verifier_pb2.VerifierServiceDescribeR
     automatic = plan.drafter is not None and plan.drafter.drafter == "auto"
     if automatic and plan.verifier.target.lower() in TRAINED_WITHOUT_THINKING:
         words += " without thinking (less is accepted unless enable_thinking is false)"
+    if plan.drafter is None:
+        words += f", at {plan.verifier.drafter_address}"
     if plan.hosted:
         words += ", in the verifier's process"
     if plan.learns:

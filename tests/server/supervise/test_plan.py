@@ -133,6 +133,9 @@ def test_several_servers_share_a_port_and_have_the_rest_for_themselves() -> None
             ("--peer-tls-cert", "c", "--peer-tls-key", "k", "--peer-tls-ca", "a"),
             "--peer-tls-cert needs --peer-listen",
         ),
+        (("--drafter-placement", "nearby"), "--drafter-placement: must be auto, process, hosted"),
+        (("--drafter-placement", "far:1", "--drafter", "d"), "settings of the drafter at far:1"),
+        (("--drafter-placement", "far:1", "--learn"), "settings of the drafter at far:1"),
         (("--tls-elsewhere", "--tls-cert", "c", "--tls-key", "k"), "exclude each other"),
         (("--drafter", "d", "--no-drafter"), "--drafter and --no-drafter exclude each other"),
         (("--tpu-split", "2+2"), "--tpu-split needs a TPU: name it with --tpu-host"),
@@ -211,6 +214,31 @@ def test_a_hosted_drafter_shares_process_and_chips(
     assert verifier.environment.get("TPU_VISIBLE_CHIPS") == chips
 
 
+@pytest.mark.parametrize("flags", [(), ("--no-server", "--peer-listen", "0.0.0.0:50052")])
+def test_a_drafter_elsewhere_leaves_all_chips_to_the_verifier(flags: tuple[str, ...]) -> None:
+    tls = ("--peer-tls-cert=c", "--peer-tls-key=k", "--peer-tls-ca=a")
+    result = plan(*flags, *tls, "--drafter-placement=far:50061", TPU_ACCELERATOR_TYPE="v6e-8")
+    *servers, verifier = result.children()
+    assert [child.name for child in servers] == ([] if flags else ["server"])
+    assert verifier.command[1:3] == ("-m", "blockdraft_verifier")
+    assert {"--drafter=far:50061", *tls} <= set(verifier.command)
+    assert verifier.environment is not None
+    assert verifier.environment["TPU_VISIBLE_CHIPS"] == "0,1,2,3,4,5,6,7"
+    assert plan("--drafter-placement=far:1", "--no-drafter").verifier.drafter_address is None
+
+
+def test_every_host_of_a_slice_knows_the_drafter_elsewhere() -> None:
+    for worker_id in ("0", "1"):
+        result = plan(
+            "--drafter-placement=far:50061",
+            TPU_ACCELERATOR_TYPE="v5p-16",
+            TPU_WORKER_HOSTNAMES="a,b",
+            TPU_WORKER_ID=worker_id,
+        )
+        assert result.verifier.drafter_address == "far:50061"
+        assert [child.name for child in result.children()][-1] == "verifier"
+
+
 def test_learning_from_a_hosted_drafter_has_a_trainer() -> None:
     names = [child.name for child in plan("--learn", "--drafter-placement=hosted").children()]
     assert names == ["server", "verifier", "trainer"]
@@ -241,6 +269,7 @@ def test_a_part_of_a_host_is_told_nothing_of_the_whole(
         (("--tpu-split", "2+2", "--no-drafter"), "exclude each other"),
         (("--tpu-split", "4+0", "--drafter", "d"), "leaves no chips for --drafter d"),
         (("--tpu-split", "2+2", "--drafter-placement", "hosted"), "exclude each other"),
+        (("--tpu-split", "4+0", "--drafter-placement", "far:1"), "far:1 and .* exclude each other"),
         (("--tpu-host", "v5e-1", "--drafter-placement", "process"), "cannot both own its only"),
         (("--draft-groups", "2"), "a device of its own"),
     ],

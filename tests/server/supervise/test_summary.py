@@ -42,6 +42,11 @@ def test_all_that_one_asks_first() -> None:
         (("--no-drafter",), None, "prompt lookup"),
         (("--no-drafter", "--no-prompt-lookup"), None, "none: every token is decoded plainly"),
         (
+            ("--drafter-placement=far:1",),
+            DRAFTER,
+            "EAGLE-3, block of 8, trained, at far:1; prompt lookup",
+        ),
+        (
             ("--learn",),
             pb.AttachedDrafter(method="dflash", block_size=8),
             "DFlash, block of 8, untrained, learns from requests (only DFlash can; EAGLE-3 may "
