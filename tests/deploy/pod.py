@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.certificates import Authority
 from tests.deploy.tools import ROOT, Manifest, made_of, variables
 from tests.models.tiny import write_hf_checkpoint
 from tests.patience import until
@@ -146,6 +147,15 @@ def translated(arguments: list[str], here: Mapping[str, str]) -> list[str]:
     return text.split("\0")
 
 
+def write_peer_files(authority: Authority, folder: Path, name: str) -> None:
+    """Write what a secret of a peer holds, for a name of this machine."""
+    folder.mkdir()
+    issued = authority.issue(name)
+    (folder / "tls.crt").write_bytes(issued.certificate)
+    (folder / "tls.key").write_bytes(issued.key)
+    (folder / "ca.crt").write_bytes(authority.certificate)
+
+
 def write_target(folder: Path) -> Path:
     """Write a target of a few kilobytes."""
     target = folder / "target"
@@ -159,8 +169,8 @@ def running(
 ) -> Iterator[Pod]:
     """Run the pod of a Deployment or StatefulSet while the context lasts; does not wait for it.
 
-    `subject` is as for `rendered`. All paths and addresses in `here` must be among its arguments.
-    `told` is what its variables are instead, empty for none.
+    `subject` is as for `rendered`. All paths and addresses in `here` must be among its arguments or
+    probes. `told` is what its variables are instead, empty for none.
     """
     kinds = ("Deployment", "StatefulSet")
     [found] = [
@@ -170,7 +180,7 @@ def running(
     ]
     spec = found["spec"]["template"]["spec"]
     arguments = spec["containers"][0]["args"]
-    assert all(any(there in one for one in arguments) for there in here), arguments
+    assert all(there in str(spec["containers"]) for there in here), arguments
     store = ROOT / ".cache" / "serve-tests"
     environment = {
         **{name: value for name, value in os.environ.items() if "BLOCKDRAFT_SERVE" not in name},

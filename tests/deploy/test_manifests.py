@@ -11,10 +11,11 @@ from jsonschema import Draft202012Validator
 from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, made_of, run, variables
 from tests.docs.pages import blocks
 
+from blockdraft_drafter.command import CONFIGURATION as DRAFTER
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_server.command import CONFIGURATION as SERVER
 from blockdraft_server.supervise.command import CONFIGURATION as SERVE
+from blockdraft_server.supervise.plan import ServeSettings
 
 pytestmark = pytest.mark.deploy
 # The oldest that is still offered and the newest that there are schemas of.
@@ -22,11 +23,19 @@ KUBERNETES = ("1.33", "1.37")
 SCHEMAS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "schemas.yaml").read_text())
 ROLES = ("leader", "worker")
 LIBRARY_VARIABLES = {"JAX_PLATFORMS"}
-COMMANDS: dict[str, Configuration[Any]] = {"serve": SERVE, "server": SERVER}
+COMMANDS: dict[str, Configuration[Any]] = {
+    "serve": SERVE,
+    "server": SERVER,
+    "drafter": DRAFTER,
+}
 # Servers in pods of their own, with what is for servers, verifiers and all.
 SPLIT = "cpu-dev spot gateway-tls autoscaling-gke autoscaling-keda split openai openai-gateway"
 # Each component on its own, on an overlay that has none of them; and several.
-SUBJECTS = (*OVERLAYS, *(f"cpu-dev {name}" for name in COMPONENTS), SPLIT, "gke-multihost openai")
+SUBJECTS = (
+    *OVERLAYS,
+    *(f"cpu-dev {name}" for name in COMPONENTS),
+    *(SPLIT, "gke-v6e-drafter split", "gke-multihost openai"),
+)
 
 
 @pytest.fixture(params=SUBJECTS)
@@ -109,12 +118,23 @@ def test_flags_and_variables_are_settings_that_the_command_takes(
 ) -> None:
     for pod in pods(manifests):
         settings = told(pod, manifests)
-        if pod["spec"]["containers"][0]["args"][0] == "server":
-            assert settings.process.address == "0.0.0.0:50051"
+        if not isinstance(settings, ServeSettings):
+            role = pod["spec"]["containers"][0]["args"][0]
+            ports = {"server": 50051, "drafter": 50053}
+            assert settings.process.address == f"0.0.0.0:{ports[role]}"
         elif settings.no_server:
             assert settings.verifier.peer_address == "0.0.0.0:50052"
         else:
             assert settings.server.process.address == "0.0.0.0:50051"
+
+
+def selects(selector: Manifest, labels: dict[str, str]) -> bool:
+    """Return whether a selector, of either form, takes a pod with these labels."""
+    rules = selector.get("matchExpressions", [])
+    plain = {} if rules else selector.get("matchLabels", selector)
+    return plain.items() <= labels.items() and all(
+        rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"] for rule in rules
+    )
 
 
 def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
@@ -142,8 +162,7 @@ def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
         if name := spec.get("serviceName"):
             assert ("Service", name) in names
         if manifest["kind"] in ("Service", "PodMonitoring"):
-            wanted = spec["selector"].get("matchLabels", spec["selector"])
-            assert any(wanted.items() <= one.items() for one in labels)
+            assert any(selects(spec["selector"], one) for one in labels)
 
 
 def test_pods_are_restricted(manifests: list[Manifest]) -> None:
@@ -167,7 +186,8 @@ def test_a_verifier_that_is_away_restarts_no_pod(manifests: list[Manifest]) -> N
     for pod in pods(manifests):
         [container] = pod["spec"]["containers"]
         component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
-        alive = {"front": {"port": 50051}, "verifier": {"port": 50052}, "follower": None}[component]
+        ports = {"front": 50051, "verifier": 50052, "drafter": 50053}
+        alive = {"port": ports[component]} if component in ports else None
         assert container.get("livenessProbe", {}).get("tcpSocket") == alive
         assert "startupProbe" in container
 
@@ -176,7 +196,7 @@ def test_pods_stop_within_their_grace_period(manifests: list[Manifest]) -> None:
     for pod in pods(manifests):
         settings = told(pod, manifests)
         # Server, verifier and drafter end one after the other.
-        one_alone = isinstance(settings, ServerSettings)
+        one_alone = not isinstance(settings, ServeSettings)
         process = settings.process if one_alone else settings.verifier.process
         drain, stages = process.drain_seconds, 1 if one_alone else 3
         spec, [container] = pod["spec"], pod["spec"]["containers"]
@@ -265,7 +285,7 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
     assert back.verifier.peer_tls is not None
 
 
-@pytest.mark.parametrize("name", ["gke-v6e", "gke-v6e-1", "gke-split", "gke-multihost"])
+@pytest.mark.parametrize("name", [one for one in OVERLAYS if one != "cpu-dev"])
 def test_pods_with_chips_may_ask_the_device_plugin(name: str) -> None:
     made = made_of(name)
     policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
@@ -287,7 +307,7 @@ def test_who_may_call_by_grpc_may_call_by_openais_api(subject: str) -> None:
     [port], chosen = service["ports"], service["selector"].items()
     [pod] = [one for one in pods(made) if chosen <= one["metadata"]["labels"].items()]
     settings = told(pod, made)
-    server = settings if isinstance(settings, ServerSettings) else settings.server
+    server = settings.server if isinstance(settings, ServeSettings) else settings
     [container] = pod["spec"]["containers"]
     [named] = [one for one in container["ports"] if one["name"] == port["targetPort"]]
     assert server.openai == f"0.0.0.0:{named['containerPort']}"
@@ -311,8 +331,12 @@ def test_the_load_balancer_passes_openais_paths_on() -> None:
     assert check["httpHealthCheck"] == {"port": port["port"], "requestPath": "/health"}
 
 
-def test_certificates_are_for_the_name_that_servers_look_up() -> None:
-    made = made_of("gke-split")
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [("gke-split", {"verifier", "server"}), ("gke-v6e-drafter", {"verifier", "drafter"})],
+)
+def test_certificates_are_for_the_names_that_peers_look_up(name: str, roles: set[str]) -> None:
+    made = made_of(name)
     issued = {
         one["spec"]["secretName"]: one["spec"] for one in made if one["kind"] == "Certificate"
     }
@@ -322,14 +346,59 @@ def test_certificates_are_for_the_name_that_servers_look_up() -> None:
         for volume in pod["spec"]["volumes"]
         if volume["name"] == "peer-certificates"
     }
-    assert mounted == {"blockdraft-peer-verifier", "blockdraft-peer-server"} <= set(issued)
-    assert issued["blockdraft-peer-verifier"]["dnsNames"] == ["blockdraft-verifiers"]
-    assert "server auth" in issued["blockdraft-peer-verifier"]["usages"]
-    assert "client auth" in issued["blockdraft-peer-server"]["usages"]
-    assert (
-        issued["blockdraft-peer-verifier"]["issuerRef"]
-        == (issued["blockdraft-peer-server"]["issuerRef"])
-    )
+    assert mounted == {f"blockdraft-peer-{role}" for role in roles} <= set(issued)
+    assert len({issued[secret]["issuerRef"]["name"] for secret in mounted}) == 1
+    for role, service in (("verifier", "blockdraft-verifiers"), ("drafter", "blockdraft-drafter")):
+        assert issued[f"blockdraft-peer-{role}"]["dnsNames"] == [service]
+        assert "server auth" in issued[f"blockdraft-peer-{role}"]["usages"]
+    for role in ("server", "verifier", "drafter"):
+        assert "client auth" in issued[f"blockdraft-peer-{role}"]["usages"]
+
+
+@pytest.mark.parametrize("subject", ["gke-v6e-drafter", "gke-v6e-drafter split"])
+def test_verifiers_find_the_drafter_and_nobody_else_reaches_it(subject: str) -> None:
+    made = made_of(subject)
+    [drafter] = pods([one_of(made, "Deployment", "blockdraft-drafter")])
+    kind = "StatefulSet" if "split" in subject else "Deployment"
+    [verifier] = pods([one_of(made, kind, "blockdraft")])
+    settings, drafting = told(verifier, made), told(drafter, made)
+    service = one_of(made, "Service", "blockdraft-drafter")
+    [port, _] = service["spec"]["ports"]
+    assert settings.drafter_address == f"{service['metadata']['name']}:{port['port']}"
+    # What is set for all holds for both, and the drafter's name only where it runs.
+    assert drafting.target == settings.verifier.target
+    assert drafting.drafter.endswith("-dflash")
+    assert drafting.max_model_len == settings.verifier.cache.max_model_len
+    assert drafting.compilation_cache == settings.verifier.compilation_cache
+    assert drafting.peer_tls is not None
+    assert settings.verifier.peer_tls is not None
+    # One chip, beside all of a host.
+    chips = [
+        pod["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"]
+        for pod in (verifier, drafter)
+    ]
+    assert chips == ["8", "1"]
+    labels = drafter["metadata"]["labels"]
+    owners = [
+        one["metadata"]["name"]
+        for one in made
+        if one["kind"] in ("Deployment", "StatefulSet", "PodDisruptionBudget", "Service")
+        if selects(one["spec"]["selector"], labels)
+    ]
+    assert owners == ["blockdraft-drafter", "blockdraft-drafter"]
+    policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
+    [mine] = [one for one in policies if selects(one["podSelector"], labels)]
+    [[caller]] = [rule["from"] for rule in mine["ingress"] if {"port": 50053} in rule["ports"]]
+    assert selects(caller["podSelector"], verifier["metadata"]["labels"])
+    assert not selects(caller["podSelector"], labels)
+    [way] = [
+        rule
+        for one in policies
+        if selects(one["podSelector"], verifier["metadata"]["labels"])
+        for rule in one.get("egress", [])
+        if {"port": 50053} in rule["ports"]
+    ]
+    assert selects(way["to"][0]["podSelector"], labels)
 
 
 def test_the_overlay_that_the_documentation_shows(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.deploy.pod import (
     check_serving,
     running,
     small,
+    write_peer_files,
     write_target,
 )
 from tests.patience import until
@@ -44,11 +45,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
     authority = Authority("blockdraft-peer-authority")
     # What the secrets hold, but for the verifiers' name.
     for role, name in (("verifier", "localhost"), ("server", "blockdraft-server")):
-        files, issued = folder / role, authority.issue(name)
-        files.mkdir()
-        (files / "tls.crt").write_bytes(issued.certificate)
-        (files / "tls.key").write_bytes(issued.key)
-        (files / "ca.crt").write_bytes(authority.certificate)
+        write_peer_files(authority, folder / role, name)
     target, port = write_target(folder), free_ports(6)
     tpu = {
         PEER: f"0.0.0.0:{port}",

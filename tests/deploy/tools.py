@@ -87,6 +87,9 @@ def variables(spec: Manifest, manifests: Iterable[Manifest]) -> dict[str, str]:
     for source in container["envFrom"]:
         found |= maps[source["configMapRef"]["name"]]
     for one in container.get("env", []):
+        if "value" in one:
+            found[one["name"]] = one["value"]
+            continue
         key = one["valueFrom"]["configMapKeyRef"]
         values = maps[key["name"]]
         if key["key"] in values or not key.get("optional"):

@@ -20,13 +20,13 @@ from blockdraft_client import Client
 
 
 @contextlib.contextmanager
-def started(name: str, folder: Path, flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command on what this test has, and stop it at the end."""
-    shared = f"--target {folder / 'target'} --dtype bfloat16 --max-sequences 4 --max-model-len 256"
-    command = [sys.executable, "-m", "blockdraft_client", name, *flags.split(), *shared.split()]
-    environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
+def process_of(
+    name: str, folder: Path, flags: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, and stop it at the end; its log is in the folder."""
+    command = [sys.executable, "-m", "blockdraft_client", name, *flags.split()]
     with (folder / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(command, stderr=log, env=environment)
+        process = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
     try:
         yield process
     finally:
@@ -48,18 +48,20 @@ def test_it_drafts_and_comes_and_goes(tmp_path: Path) -> None:
     write_hf_checkpoint(tiny_decoder(), tmp_path / "target")
     authority = Authority("peers")
     far, near = free_ports(2), free_ports(1)
-    drafter = partial(
-        *(started, "drafter", tmp_path),
-        f"--drafter random --listen 127.0.0.1:{far} {certified(authority, tmp_path, 'localhost')}",
-    )
+    small = f"--target {tmp_path / 'target'} --dtype bfloat16 --max-sequences 4 --max-model-len 256"
+    tls = certified(authority, tmp_path, "localhost")
+    drafting = f"{small} --drafter random --listen 127.0.0.1:{far} {tls}"
+    cache = {"BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
+    drafter = partial(process_of, "drafter", tmp_path, drafting, **cache)
     serving = f"""
+        {small}
         --listen 127.0.0.1:{near} --drafter-placement localhost:{far}
         {certified(authority, tmp_path, "verifier")} --max-step-tokens 16 --draft-policy fixed
         --no-prompt-lookup --draft-patience 2 --draft-timeout {2 * PATIENCE_SECONDS}
     """
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(drafter())
-        serve = stack.enter_context(started("serve", tmp_path, serving))
+        serve = stack.enter_context(process_of("serve", tmp_path, serving, **cache))
         client = stack.enter_context(Client(f"127.0.0.1:{near}", timeout=300))
         client.wait_ready(READY_SECONDS)
         until(lambda: drafts(client), seconds=READY_SECONDS)
