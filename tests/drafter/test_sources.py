@@ -66,7 +66,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is fetched from the hub, which is the same drafter whatever its name is."""
     names: list[str] = []
 
-    def snapshot_download(repository: str, *, allow_patterns: list[str]) -> str:
+    def snapshot_download(repository: str, *, allow_patterns: list[str], **_: object) -> str:
         names.append(repository)
         return str(write_drafter(random_drafter(drafter_config()), tmp_path))
 

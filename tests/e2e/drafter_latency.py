@@ -94,9 +94,9 @@ def answers(client: Client, prompts: list[str], *, drafts: bool) -> list[Record]
     """Return the completions of all prompts; the first is asked before, uncounted."""
     found = []
     for prompt in (prompts[0], *prompts):
-        message = [{"role": "user", "content": prompt}]
+        asked = [{"role": "user", "content": prompt}]
         speculation = SpeculationParams(disabled=not drafts)
-        completion = client.chat(message, max_tokens=MAX_TOKENS, speculation=speculation)
+        completion = client.generate(asked, max_tokens=MAX_TOKENS, speculation=speculation)
         usage, tokens = completion.usage, tuple(completion.token_ids)
         found.append((len(tokens) - 1, usage.decode_seconds, usage.verification_steps, tokens))
     return found[1:]

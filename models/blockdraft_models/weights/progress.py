@@ -1,10 +1,12 @@
 """Progress of a download or of loading: a bar on a terminal, else lines of the log."""
 
+import io
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 Progress = Callable[[int, int], None]
 """Takes finished bytes and bytes in all."""
@@ -54,3 +56,22 @@ class _LoggedProgress:
             return
         self._next_line = now + _SECONDS_BETWEEN_LINES
         logger.info("%s: %.0f of %.0f MB", self._title, finished_bytes / 1e6, total / 1e6)
+
+
+def logged_bar(title: str) -> type | None:
+    """Return the class of a tqdm bar that logs its bytes; None on a terminal, for tqdm's own."""
+    if sys.stderr.isatty():
+        return None
+    from tqdm import tqdm
+
+    progress = _LoggedProgress(title)
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "disable": False, "file": io.StringIO()})
+
+        def display(self, *_: object, **__: object) -> None:
+            if self.unit == "B" and self.total:
+                progress(self.n, self.total)
+
+    return Bar

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from blockdraft_models.cache import default_cache_dir, locked
 from blockdraft_models.errors import ResolveError
-from blockdraft_models.weights.progress import Progress, show_progress
+from blockdraft_models.weights.progress import Progress, logged_bar, show_progress
 
 DEFAULT_TARGET = "smollm2-135m"
 DEFAULT_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -60,7 +60,8 @@ def _from_hub(repository: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+        bar = logged_bar(f"Fetching {repository}")
+        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES, tqdm_class=bar))
     except Exception as error:  # many kinds: HTTP, offline, permission, unknown repository
         # The hub's messages have several lines.
         reason = " ".join(str(error).split())

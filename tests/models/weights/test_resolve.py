@@ -52,7 +52,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_hub_ids_fetch_no_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, list[str]]] = []
 
-    def snapshot_download(repository: str, *, allow_patterns: list[str]) -> str:
+    def snapshot_download(repository: str, *, allow_patterns: list[str], **_: Any) -> str:
         calls.append((repository, allow_patterns))
         return str(tmp_path)
 
