@@ -28,14 +28,18 @@ COMMANDS: dict[str, Configuration[Any]] = {
     "server": SERVER,
     "drafter": DRAFTER,
 }
+SIDECAR_CACHE = "gke-gcsfuse-cache"
 # Servers in pods of their own, with what is for servers, verifiers and all.
 SPLIT = "cpu-dev spot gateway-tls autoscaling-gke autoscaling-keda split openai openai-gateway"
 # Each component on its own, on an overlay that has none of them; and several.
 SUBJECTS = (
     *OVERLAYS,
     *(f"cpu-dev {name}" for name in COMPONENTS),
-    *(SPLIT, "gke-v6e-drafter split", "gke-multihost openai"),
+    *(SPLIT, "gke-v6e-drafter split", "gke-multihost openai", "gke-split weights-hub"),
+    "gke-v6e dra weights-hub compute-class",
 )
+# Kinds that the oldest version does not have yet.
+LATER = {"resource.k8s.io/v1 ResourceClaimTemplate"}
 
 
 @pytest.fixture(params=SUBJECTS)
@@ -75,7 +79,9 @@ def test_built_in_kinds_are_valid(version: str, tmp_path: Path) -> None:
     count = 0
     for number, subject in enumerate(SUBJECTS):
         manifests = made_of(subject)
-        known = [one for one in manifests if kind(one) not in SCHEMAS] + pods(manifests)
+        later = LATER if version == KUBERNETES[0] else set()
+        known = [one for one in manifests if kind(one) not in {*SCHEMAS, *later}]
+        known += pods(manifests)
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(known))
         count += len(known)
     files = tmp_path.glob("*.yaml")
@@ -149,7 +155,10 @@ def test_references_are_to_what_is_there(manifests: list[Manifest]) -> None:
             if claim := volume.get("persistentVolumeClaim"):
                 assert ("PersistentVolumeClaim", claim["claimName"]) in names
         mounted = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounted == {volume["name"] for volume in spec["volumes"]}
+        # That of the sidecar which mounts buckets.
+        assert mounted == {volume["name"] for volume in spec["volumes"]} - {SIDECAR_CACHE}
+        for claim in spec.get("resourceClaims", []):
+            assert ("ResourceClaimTemplate", claim["resourceClaimTemplateName"]) in names
         ports = {port["containerPort"] for port in container["ports"]}
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             for how in ("grpc", "tcpSocket"):
@@ -213,7 +222,7 @@ def test_pods_use_all_chips_of_the_nodes_they_select(manifests: list[Manifest]) 
         selector = pod["spec"].get("nodeSelector", {})
         topology = selector.get("cloud.google.com/gke-tpu-topology")
         resources = pod["spec"]["containers"][0]["resources"]
-        if topology is None:
+        if topology is None or "claims" in resources:
             assert "google.com/tpu" not in resources["limits"]
             continue
         chips = 1
@@ -225,6 +234,56 @@ def test_pods_use_all_chips_of_the_nodes_they_select(manifests: list[Manifest]) 
         )
         assert resources["limits"]["google.com/tpu"] == str(chips // hosts)
         assert resources["requests"]["google.com/tpu"] == str(chips // hosts)
+
+
+def test_a_claim_is_for_all_chips_of_a_node() -> None:
+    [template] = [m for m in made_of("gke-v6e dra") if m["kind"] == "ResourceClaimTemplate"]
+    [request] = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {"deviceClassName": "tpu.google.com", "allocationMode": "All"}
+    [pod] = pods(made_of("gke-v6e dra"))
+    [claim] = pod["spec"]["resourceClaims"]
+    assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
+    assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": claim["name"]}]
+
+
+def test_a_class_of_nodes_has_the_nodes_that_its_overlay_selects() -> None:
+    folder = DEPLOY / "k8s" / "components" / "compute-class"
+    made = yaml.safe_load((folder / "computeclass.yaml").read_text())
+    Draft202012Validator(closed(SCHEMAS[kind(made)])).validate(made["spec"])
+    [pod] = pods(made_of("gke-v6e compute-class"))
+    selector = pod["spec"]["nodeSelector"]
+    assert selector["cloud.google.com/compute-class"] == made["metadata"]["name"]
+    for rule in made["spec"]["priorities"]:
+        assert rule["tpu"] == {
+            "type": selector["cloud.google.com/gke-tpu-accelerator"],
+            "topology": selector["cloud.google.com/gke-tpu-topology"],
+            "count": int(selector["cloud.google.com/gke-accelerator-count"]),
+        }
+
+
+def test_parallel_downloads_have_a_cache_in_memory(manifests: list[Manifest]) -> None:
+    for pod in pods(manifests):
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        options = [
+            one["csi"]["volumeAttributes"]["mountOptions"]
+            for one in volumes.values()
+            if one.get("csi", {}).get("driver") == "gcsfuse.csi.storage.gke.io"
+        ]
+        # Without a file cache, gcsfuse downloads nothing in parallel.
+        parallel = [one for one in options if "file-cache:enable-parallel-downloads:true" in one]
+        assert all("file-cache:max-size-mb:-1" in one for one in parallel)
+        cache = volumes.get(SIDECAR_CACHE)
+        assert (cache is not None) == bool(parallel)
+        assert cache is None or cache["emptyDir"] == {"medium": "Memory"}
+
+
+@pytest.mark.parametrize("subject", ["gke-v6e-drafter weights-hub", "gke-split weights-hub"])
+def test_a_hub_takes_the_place_of_the_bucket_of_weights(subject: str) -> None:
+    for pod in pods(made_of(subject)):
+        [container] = pod["spec"]["containers"]
+        assert "weights" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+        [token] = [one for one in container["env"] if one["name"] == "HF_TOKEN"]
+        assert token["valueFrom"]["secretKeyRef"]["name"] == "blockdraft-hub"
 
 
 def test_the_leader_worker_set_keeps_what_kustomize_would_drop() -> None:

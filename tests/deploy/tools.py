@@ -90,6 +90,8 @@ def variables(spec: Manifest, manifests: Iterable[Manifest]) -> dict[str, str]:
         if "value" in one:
             found[one["name"]] = one["value"]
             continue
+        if "secretKeyRef" in one["valueFrom"]:
+            continue
         key = one["valueFrom"]["configMapKeyRef"]
         values = maps[key["name"]]
         if key["key"] in values or not key.get("optional"):

@@ -25,6 +25,11 @@ from blockdraft_client import Client, SpeculationParams
 
 DELAYS_MS = (0.0, 0.2, 0.5, 1.0)
 PROMPTS, MAX_TOKENS = 8, 64
+# What latency costs shows where drafts are as long with it as without.
+SERVING = (
+    "--draft-policy fixed --no-prompt-lookup --recent-completions 0 "
+    "--max-sequences 1 --max-step-tokens 32"
+)
 PLAIN, HERE = "plain", "drafter of this host, unix socket"
 
 Record = tuple[int, float, int, tuple[int, ...]]  # timed tokens, seconds, verifications, token ids
@@ -90,68 +95,57 @@ def round_trip_ms(delay_ms: float) -> float:
     return 1e3 * statistics.median(times)
 
 
-def answers(client: Client, prompts: list[str], *, drafts: bool) -> list[Record]:
-    """Return the completions of all prompts; the first is asked before, uncounted."""
-    found = []
-    for prompt in (prompts[0], *prompts):
-        asked = [{"role": "user", "content": prompt}]
-        speculation = SpeculationParams(disabled=not drafts)
-        completion = client.generate(asked, max_tokens=MAX_TOKENS, speculation=speculation)
-        usage, tokens = completion.usage, tuple(completion.token_ids)
-        found.append((len(tokens) - 1, usage.decode_seconds, usage.verification_steps, tokens))
-    return found[1:]
-
-
-def speed(records: list[Record]) -> float:
-    """Return tokens per second after the first tokens."""
-    return sum(tokens for tokens, *_ in records) / sum(seconds for _, seconds, *_ in records)
-
-
-def tau(records: list[Record]) -> float:
-    """Return tokens of a verification."""
-    return sum(tokens for tokens, *_ in records) / sum(count for _, _, count, _ in records)
+def answer(client: Client, prompt: str, *, drafts: bool) -> Record:
+    """Return tokens and seconds after the first token, verifications, and all tokens."""
+    asked = [{"role": "user", "content": prompt}]
+    speculation = SpeculationParams(disabled=not drafts)
+    completion = client.generate(asked, max_tokens=MAX_TOKENS, speculation=speculation)
+    usage, tokens = completion.usage, tuple(completion.token_ids)
+    return len(tokens) - 1, usage.decode_seconds, usage.verification_steps, tokens
 
 
 def main(drafter: str, rounds: int) -> None:
-    """Print medians over the rounds, with the lowest and the highest."""
+    """Print medians over all completions, with the quartiles of their ratios to plain ones."""
     [dataset] = read_datasets(["starter"], None)
     prompts = [sample.text for sample in choose_samples(dataset.samples, PROMPTS, 0)]
     far, near, here = free_ports(1), free_ports(1), free_ports(1)
-    lookup = "--no-prompt-lookup --recent-completions 0"
     configurations = (PLAIN, HERE, *DELAYS_MS)
-    runs: dict[str | float, list[list[Record]]] = {one: [] for one in configurations}
+    runs: dict[str | float, list[Record]] = {one: [] for one in configurations}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         port, delay = stack.enter_context(delayed(far))
-        for name, flags in (
-            ("drafter", f"--drafter {drafter} --listen 127.0.0.1:{far}"),
-            ("serve", f"{lookup} --listen 127.0.0.1:{near} --drafter-placement 127.0.0.1:{port}"),
-            ("serve", f"{lookup} --listen 127.0.0.1:{here} --drafter {drafter}"),
-        ):
-            stack.enter_context(process_of(name, folder, flags))
-        remote, local = (
-            stack.enter_context(Client(f"127.0.0.1:{one}", timeout=600)) for one in (near, here)
-        )
-        for client in (remote, local):
-            client.wait_ready(900)
+        clients = []
+        # One after the other: the second finds what the first has compiled.
+        for listen, place in ((here, f"process --drafter {drafter}"), (near, f"127.0.0.1:{port}")):
+            flags = f"{SERVING} --listen 127.0.0.1:{listen} --drafter-placement {place}"
+            if listen == near:
+                alone = f"--drafter {drafter} --listen 127.0.0.1:{far} --max-sequences 1"
+                stack.enter_context(process_of("drafter", folder, alone))
+            stack.enter_context(process_of("serve", folder, flags))
+            client = stack.enter_context(Client(f"127.0.0.1:{listen}", timeout=600))
+            client.wait_ready(1800)
             while client.model().drafter is None:
                 time.sleep(0.5)
-        for number in range(rounds):
+            answer(client, prompts[0], drafts=True)
+            clients.append(client)
+        for number in range(rounds * len(prompts)):
             first = number % len(configurations)
             for one in (*configurations[first:], *configurations[:first]):
                 delay.value = one / 1e3 if isinstance(one, float) else 0.0
-                client = local if one == HERE else remote
-                runs[one].append(answers(client, prompts, drafts=one != PLAIN))
-    plain = runs[PLAIN]
-    for one in configurations:
-        speeds = [speed(records) for records in runs[one]]
-        ratios = [fast / speed(slow) for fast, slow in zip(speeds, plain, strict=True)]
-        same = all([r[3] for r in records] == [r[3] for r in plain[0]] for records in runs[one])
+                client = clients[one != HERE]
+                prompt = prompts[number % len(prompts)]
+                runs[one].append(answer(client, prompt, drafts=one != PLAIN))
+    for one, records in runs.items():
+        speeds = [tokens / seconds for tokens, seconds, *_ in records]
+        plain = [tokens / seconds for tokens, seconds, *_ in runs[PLAIN]]
+        ratios = [fast / slow for fast, slow in zip(speeds, plain, strict=True)]
+        low, median, high = statistics.quantiles(ratios)
+        same = [record[3] for record in records] == [record[3] for record in runs[PLAIN]]
+        tau = sum(record[0] for record in records) / sum(record[2] for record in records)
+        trip = f", round trip {round_trip_ms(one):.2f} ms" if isinstance(one, float) else ""
         print(
-            f"{one}: {statistics.median(speeds):.1f} tok/s, "
-            f"{statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f}), "
-            f"tau {statistics.median(map(tau, runs[one])):.2f}, identical {same}"
-            + (f", round trip {round_trip_ms(one):.2f} ms" if isinstance(one, float) else ""),
+            f"{one}: {statistics.median(speeds):.1f} tok/s, {median:.2f}x ({low:.2f}-{high:.2f}), "
+            f"tau {tau:.2f}, identical {same}{trip}",
             flush=True,
         )
 

@@ -45,7 +45,7 @@ class Hub(BaseHTTPRequestHandler):
             ]
             self.reply(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
         elif self.path.startswith("/api/models/org/gated"):
-            found = {"id": "org/gated", "sha": COMMIT, "siblings": []}
+            found = {"id": "org/gated", "sha": COMMIT}
             self.reply(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
         else:
             name = self.path.rpartition("/")[2]
