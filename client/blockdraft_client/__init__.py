@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Tokenization,
         TokenLogProb,
         TokenLogProbs,
+        TokenSource,
     )
     from blockdraft_client.stream import Stream
     from blockdraft_client.usage import StepSeconds, Usage
@@ -107,6 +108,7 @@ __all__ = [
     "TLSConfig",
     "TokenLogProb",
     "TokenLogProbs",
+    "TokenSource",
     "Tokenization",
     "UnavailableError",
     "Usage",

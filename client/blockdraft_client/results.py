@@ -25,6 +25,20 @@ class FinishReason(enum.StrEnum):
         return _FINISH_REASONS.get(value)
 
 
+class TokenSource(enum.StrEnum):
+    """Where a token comes from; the target has chosen each of them itself."""
+
+    UNKNOWN = "unknown"
+    """The verifier is of an earlier version."""
+    TARGET = "target"
+    DRAFTER = "drafter"
+    PROMPT_LOOKUP = "prompt_lookup"
+    GRAMMAR = "grammar"
+    """The constraint left no other token."""
+
+
+# In the order of the enum in inference.proto.
+_TOKEN_SOURCES = tuple(TokenSource)
 _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     inference_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -70,6 +84,13 @@ def log_probs_from(
     return tuple(TokenLogProbs.from_proto(item) for item in proto.log_probs)
 
 
+def token_sources_from(
+    proto: inference_pb2.GenerateResponse | inference_pb2.StreamGenerateResponse,
+) -> tuple[TokenSource, ...]:
+    """Read the sources of the tokens of a completion or of a part of one."""
+    return tuple(_TOKEN_SOURCES[source] for source in proto.token_sources)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The tokens gained by one verification step, or by several if the caller reads slowly.
@@ -78,12 +99,14 @@ class Chunk:
         text: New text in whole characters; may be empty while one is incomplete.
         token_ids: The new token ids.
         log_probs: One per token id; empty unless asked for.
+        token_sources: One per token id.
         proto: The message this was read from.
     """
 
     text: str
     token_ids: tuple[int, ...]
     log_probs: tuple[TokenLogProbs, ...] = ()
+    token_sources: tuple[TokenSource, ...] = ()
     proto: inference_pb2.StreamGenerateResponse | None = field(
         default=None, repr=False, compare=False
     )
@@ -91,7 +114,13 @@ class Chunk:
     @classmethod
     def from_proto(cls, proto: inference_pb2.StreamGenerateResponse) -> "Chunk":
         """Read the message."""
-        return cls(proto.text, tuple(proto.token_ids), log_probs_from(proto), proto)
+        return cls(
+            proto.text,
+            tuple(proto.token_ids),
+            log_probs_from(proto),
+            token_sources_from(proto),
+            proto,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +137,7 @@ class Completion(Generic[ParsedT]):
         model: Name of the model that answered.
         prompt_log_probs: One per token of the prompt; empty unless asked for. The first one, which
             nothing precedes, is 0.
+        token_sources: One per token id.
         proto: The message this was read from.
         parsed: The text read by a `response_format`: an instance of its class, or the JSON as
             Python's values; None without one, and for formats other than JSON.
@@ -121,6 +151,7 @@ class Completion(Generic[ParsedT]):
     request_id: str
     model: str
     prompt_log_probs: tuple[TokenLogProbs, ...] = ()
+    token_sources: tuple[TokenSource, ...] = ()
     proto: inference_pb2.GenerateResponse | None = field(default=None, repr=False, compare=False)
     parsed: ParsedT = None  # type: ignore[assignment]  # a TypeVar's default is for its inference
 
@@ -136,6 +167,7 @@ class Completion(Generic[ParsedT]):
             request_id=proto.request_id,
             model=proto.model,
             prompt_log_probs=tuple(map(TokenLogProbs.from_proto, proto.prompt_log_probs)),
+            token_sources=token_sources_from(proto),
             proto=proto,
         )
 

@@ -83,6 +83,7 @@ class StreamedCompletion(Generic[CallT, ParsedT]):
         whole.token_ids.extend(message.token_ids)
         whole.log_probs.extend(message.log_probs)
         whole.prompt_log_probs.extend(message.prompt_log_probs)
+        whole.token_sources.extend(message.token_sources)
         whole.finish_reason = message.finish_reason or whole.finish_reason
         if message.HasField("usage"):
             whole.usage.CopyFrom(message.usage)

@@ -160,7 +160,10 @@ class ServerApp:
         if self._tokenizer is None:
             self._tokenizer = await asyncio.to_thread(_load_tokenizer, self._settings.target)
         if self.http_server is not None:
-            self.http_server.open_chat(self._tokenizer.template, self._tokenizer.control_tokens)
+            tokenizer = self._tokenizer
+            self.http_server.open_chat(
+                tokenizer.template, tokenizer.control_tokens, tokenizer.token_bytes
+            )
         longest = await asyncio.to_thread(longest_token_bytes, self._tokenizer)
         self._service.open(self._tokenizer, longest)
         # Not before: with a verifier in the pool the server is called healthy.

@@ -13,7 +13,6 @@ import grpc
 
 from blockdraft_models.tokenizer.text_decoder import StandInDecoder, TextDecoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
-from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, unary_errors
@@ -22,6 +21,7 @@ from blockdraft_server.completion import generate, writing
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
+from blockdraft_server.model_details import model_details
 from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     InferenceRequest,
@@ -153,27 +153,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         description = self._pool.description
         if description is None:
             raise verifier_unavailable("no verifier was ready yet")
-        response = inference_pb2.GetModelResponse(
-            model=self._settings.served_name,
-            target_fingerprint=description.target_fingerprint,
-            vocabulary_size=description.vocabulary_size,
-            max_context_tokens=description.max_context_tokens,
-            version=version(),
-        )
-        if description.HasField("drafter"):
-            drafter = description.drafter
-            response.drafter.method = drafter.method
-            response.drafter.block_size = drafter.block_size
-            response.drafter.fingerprint = drafter.fingerprint
-            response.drafter.trained = drafter.trained
-            response.drafter.version = drafter.version
-        if description.HasField("exactness"):
-            exactness = description.exactness
-            response.exactness.exact = exactness.exact
-            response.exactness.dtype = exactness.dtype
-            response.exactness.classes.extend(" ".join(group.steps) for group in exactness.classes)
-            response.exactness.padded.extend(exactness.padded)
-        return response
+        return model_details(self._settings.served_name, description)
 
     def completions(
         self,

@@ -51,7 +51,7 @@ def answers(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def running_service(directory: Path) -> Iterator[Service]:
+def running_service(directory: Path, api_key: str | None = None) -> Iterator[Service]:
     """Run the service, with its files in `directory`; gives it once a drafter drafts."""
     write_hf_checkpoint(tiny_decoder(), directory / "target")
     port = free_ports(2)
@@ -62,12 +62,15 @@ def running_service(directory: Path) -> Iterator[Service]:
         --draft-policy fixed --model-name tiny --drain-timeout 1
     """
     command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    if api_key is not None:
+        (directory / "keys").write_text(f"{api_key}\n")
+        command += ["--api-key-file", str(directory / "keys")]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)
     running = Service(process, service_address, f"http://{http}")
     try:
-        with Client(service_address) as client:
+        with Client(service_address, api_key=api_key) as client:
             client.wait_ready(READY_SECONDS)
             until(lambda: client.model().drafter is not None)
         until(lambda: answers(f"{running.http}/health"))

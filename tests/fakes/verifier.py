@@ -21,7 +21,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
 from blockdraft_runtime.status import ServiceError
 
@@ -212,6 +212,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             verifier_pb2.SequenceTokens(
                 token_ids=chunk,
                 step_sizes=[len(chunk)],
+                sources=[inference_pb2.TOKEN_SOURCE_DRAFTER] * (len(chunk) - 1)
+                + [inference_pb2.TOKEN_SOURCE_TARGET],
                 log_probs=self._log_probs(chunk, request),
             )
             for chunk in chunks

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from blockdraft_models.sampling_options import Sampling
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 from blockdraft_verifier.engine.listeners import TokensGained
@@ -251,11 +252,16 @@ def test_times_that_never_came_are_zero() -> None:
 )
 def test_messages(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueType) -> None:
     ranked = RankedLogProbs(-0.5, (3, 1), (-0.25, -0.5))
-    event = TokensGained((6, 7), (ranked, ranked), finish_reason=reason)
+    sources = (DraftSource.PROMPT_LOOKUP,)
+    event = TokensGained((6, 7), (ranked, ranked), 2, sources, finish_reason=reason)
     response = pb.SequenceTokens()
     add_step(response, event, finished_sequence())
     assert list(response.token_ids) == [6, 7]
     assert list(response.step_sizes) == [2]
+    assert list(response.sources) == [
+        inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
+        inference_pb2.TOKEN_SOURCE_TARGET,
+    ]
     assert [list(entry.token_ids) for entry in response.log_probs] == [[3, 1]] * 2
     assert [list(entry.log_probs) for entry in response.log_probs] == [[-0.25, -0.5]] * 2
     assert [entry.chosen_log_prob for entry in response.log_probs] == [-0.5] * 2

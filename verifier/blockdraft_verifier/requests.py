@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from llguidance import LLMatcher
 
 from blockdraft_models.sampling_options import MAX_LOG_PROBS, Sampling
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier.engine.listeners import TokensGained
@@ -18,6 +19,7 @@ from blockdraft_verifier.scheduling.logits_rules import (
     TokenMasks,
 )
 from blockdraft_verifier.scheduling.sequence import (
+    DraftSource,
     FinishReason,
     GenerationRequest,
     RankedLogProbs,
@@ -31,6 +33,11 @@ MAX_BAD_WORDS = 128
 FINISH_REASONS = {
     FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,
     FinishReason.LENGTH: pb.TOKEN_FINISH_REASON_LENGTH,
+}
+_SOURCES = {
+    DraftSource.DRAFTER: inference_pb2.TOKEN_SOURCE_DRAFTER,
+    DraftSource.PROMPT_LOOKUP: inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
+    DraftSource.GRAMMAR: inference_pb2.TOKEN_SOURCE_GRAMMAR,
 }
 
 
@@ -172,6 +179,9 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: TokenSeq
     """Append what a step gained to a message that holds the steps before it, if any."""
     message.token_ids.extend(event.token_ids)
     message.step_sizes.append(len(event.token_ids))
+    message.sources.extend(_SOURCES[source] for source in event.sources)
+    chosen_count = len(event.token_ids) - event.accepted
+    message.sources.extend([inference_pb2.TOKEN_SOURCE_TARGET] * chosen_count)
     if event.log_probs:
         message.log_probs.extend(map(_ranked, event.log_probs))
     if event.prompt_log_probs:

@@ -52,6 +52,7 @@ def completion_json(completion: "Completion") -> dict[str, object]:
     value: dict[str, object] = {
         "text": completion.text,
         "token_ids": list(completion.token_ids),
+        "token_sources": list(completion.token_sources),
         "finish_reason": completion.finish_reason,
         "model": completion.model,
         "request_id": completion.request_id,

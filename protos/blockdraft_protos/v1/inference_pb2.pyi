@@ -48,6 +48,40 @@ fill half of the queue. For work that no user waits for.
 """
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _TokenSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TokenSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOKEN_SOURCE_UNSPECIFIED: _TokenSource.ValueType  # 0
+    """Unknown: from an older verifier."""
+    TOKEN_SOURCE_TARGET: _TokenSource.ValueType  # 1
+    """The target, at the end of a step."""
+    TOKEN_SOURCE_DRAFTER: _TokenSource.ValueType  # 2
+    """The drafter."""
+    TOKEN_SOURCE_PROMPT_LOOKUP: _TokenSource.ValueType  # 3
+    """Prompt lookup."""
+    TOKEN_SOURCE_GRAMMAR: _TokenSource.ValueType  # 4
+    """The constraint, which left no other token."""
+
+class TokenSource(_TokenSource, metaclass=_TokenSourceEnumTypeWrapper):
+    """Where a token of a completion comes from. The target has chosen each of them itself: one that was
+    drafted was there before its step.
+    """
+
+TOKEN_SOURCE_UNSPECIFIED: TokenSource.ValueType  # 0
+"""Unknown: from an older verifier."""
+TOKEN_SOURCE_TARGET: TokenSource.ValueType  # 1
+"""The target, at the end of a step."""
+TOKEN_SOURCE_DRAFTER: TokenSource.ValueType  # 2
+"""The drafter."""
+TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource.ValueType  # 3
+"""Prompt lookup."""
+TOKEN_SOURCE_GRAMMAR: TokenSource.ValueType  # 4
+"""The constraint, which left no other token."""
+Global___TokenSource: _TypeAlias = TokenSource  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -130,6 +164,7 @@ class GenerateResponse(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
+    TOKEN_SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier of the request, for logs and support."""
     model: _builtins.str
@@ -156,6 +191,10 @@ class GenerateResponse(_message.Message):
         nothing precedes, has none: its entry has the log probability 0 and no alternatives.
         """
 
+    @_builtins.property
+    def token_sources(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenSource.ValueType]:
+        """Where each token of token_ids comes from."""
+
     def __init__(
         self,
         *,
@@ -167,10 +206,11 @@ class GenerateResponse(_message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
         prompt_log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
+        token_sources: _abc.Iterable[Global___TokenSource.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "token_sources", b"token_sources", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -234,6 +274,7 @@ class StreamGenerateResponse(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
+    TOKEN_SOURCES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier of the request; set on the first message."""
     model: _builtins.str
@@ -260,6 +301,10 @@ class StreamGenerateResponse(_message.Message):
     def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProbs]:
         """Log probabilities, one per token of the prompt, as in GenerateResponse; on the first message."""
 
+    @_builtins.property
+    def token_sources(self) -> _containers.RepeatedScalarFieldContainer[Global___TokenSource.ValueType]:
+        """Where each token of token_ids comes from."""
+
     def __init__(
         self,
         *,
@@ -271,10 +316,11 @@ class StreamGenerateResponse(_message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
         prompt_log_probs: _abc.Iterable[Global___TokenLogProbs] | None = ...,
+        token_sources: _abc.Iterable[Global___TokenSource.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "log_probs", b"log_probs", "model", b"model", "prompt_log_probs", b"prompt_log_probs", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "token_sources", b"token_sources", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

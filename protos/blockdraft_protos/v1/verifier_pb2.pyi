@@ -353,6 +353,7 @@ class SequenceTokens(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
     finish_reason: Global___TokenFinishReason.ValueType
@@ -381,6 +382,10 @@ class SequenceTokens(_message.Message):
     def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedLogProbs]:
         """One entry per token of the prompt but the first, when asked for; with the first new token."""
 
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The source of each of token_ids, a TokenSource of inference.proto."""
+
     def __init__(
         self,
         *,
@@ -392,10 +397,11 @@ class SequenceTokens(_message.Message):
         usage: Global___TokenUsage | None = ...,
         error: _any_pb2.Any | None = ...,
         prompt_log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
+        sources: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "prompt_log_probs", b"prompt_log_probs", "sequence_id", b"sequence_id", "step_sizes", b"step_sizes", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "prompt_log_probs", b"prompt_log_probs", "sequence_id", b"sequence_id", "sources", b"sources", "step_sizes", b"step_sizes", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -129,6 +129,9 @@ class ServerSettings:
         metavar="HOST:PORT",
         common=True,
     )
+    playground: bool = setting(
+        True, "show drafting at work, and a chat, to browsers at `/` of --openai"
+    )
     allowed_hosts: tuple[str, ...] = setting(
         (),
         "name under which callers without keys, web pages too, may reach --openai, beside "

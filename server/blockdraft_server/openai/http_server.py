@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
+from google.protobuf import json_format
 
+from blockdraft_models.tokenizer.text_decoder import TokenBytes
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings, TlsSettings
@@ -21,10 +23,12 @@ from blockdraft_runtime.status import invalid_argument, service_error
 from blockdraft_server.completion import LAST_WORDS_SECONDS, Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
+from blockdraft_server.model_details import model_details
 from blockdraft_server.openai.connections import SECONDS, Connection, check_headers, expected
 from blockdraft_server.openai.errors import error_body, http_error
 from blockdraft_server.openai.output_format import OutputFormat
 from blockdraft_server.openai.output_forms import HERMES, output_form
+from blockdraft_server.openai.playground import add_playground
 from blockdraft_server.openai.requests import CompletionBatch, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
 from blockdraft_server.openai.structured_outputs import naming
@@ -52,6 +56,7 @@ class HttpServer:
         address: Where it listens, once it is open.
         template: The model's chat template, once its tokenizer is loaded.
         control_tokens: The tokenizer's control tokens, by their spelling.
+        token_bytes: The tokenizer's bytes of a token.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class HttpServer:
         self.address = address
         self.template: Any = None
         self.control_tokens: Mapping[str, int] = {}
+        self.token_bytes: TokenBytes | None = None
         self._settings = settings
         self._complete = complete
         self._pool = pool
@@ -86,6 +92,8 @@ class HttpServer:
             ("GET", "/health", self._health),
         ):
             application.router.add_route(method, path, handler, expect_handler=expected)
+        if settings.playground:
+            add_playground(application.router)
         self._runner = web.AppRunner(
             application,
             # A client that goes away frees what its request holds.
@@ -114,9 +122,12 @@ class HttpServer:
             raise OSError(message) from error
         self.address = f"{host}:{self._listener.sockets[0].getsockname()[1]}"
 
-    def open_chat(self, template: Any, control_tokens: Mapping[str, int]) -> None:
-        """Take the chat template of the model, None if it has none, and its control tokens."""
+    def open_chat(
+        self, template: Any, control_tokens: Mapping[str, int], token_bytes: TokenBytes
+    ) -> None:
+        """Take the chat template of the model, None if it has none, and what its tokens are."""
         self.template, self.control_tokens = template, control_tokens
+        self.token_bytes = token_bytes
         if template is not None and output_form(template) is None:
             logger.warning(
                 "the chat template of %s writes calls of tools in a form that is not read: calls "
@@ -189,12 +200,13 @@ class HttpServer:
         self,
         request: web.Request,
         batch: CompletionBatch,
-        kind: Callable[[str, int, int, bool], Answer],
+        kind: Callable[[str, int, int, bool, TokenBytes | None], Answer],
         stand_ins: Mapping[str, str],
     ) -> web.StreamResponse:
         wants_log_probs = batch.requests[0].sampling.HasField("log_probs")
         prompts, count = len(batch.requests), batch.count
-        answer = kind(self._settings.served_name, prompts, count, wants_log_probs)
+        token_bytes = self.token_bytes if batch.sources else None
+        answer = kind(self._settings.served_name, prompts, count, wants_log_probs, token_bytes)
         # HTTP callers set no deadline.
         completions = self._complete(batch.requests, count, _metadata(request), None, stand_ins)
         with naming(batch.form):
@@ -230,12 +242,14 @@ class HttpServer:
         return web.json_response(self._described())
 
     def _described(self) -> dict[str, object]:
+        details = model_details(self._settings.served_name, self._pool.description)
         return {
             "id": self._settings.served_name,
             "object": "model",
             "created": 0,
             "owned_by": "blockdraft",
             "max_model_len": self._pool.ready_limits.max_context_tokens,
+            "blockdraft": json_format.MessageToDict(details, preserving_proto_field_name=True),
         }
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -32,6 +32,7 @@ class CompletionBatch:
     count: int
     stream: bool
     usage: bool  # whether a stream ends with the usage
+    sources: bool  # whether a stream says where each token comes from
     # The texts of prompts that are echoed before their completions; None for one of token ids.
     echoed: tuple[str | None, ...] = ()
     bare: bool = False  # whether nothing follows the prompt
@@ -107,8 +108,10 @@ def _batch(
     stream = fields.flag("stream")
     options = fields.inner("stream_options")
     usage = options.flag("include_usage")
+    sources = options.flag("include_token_sources")
     options.only("include_obfuscation", False)
     options.finish()
+    speculation = _speculation(fields.inner("speculation"))
     model, priority = fields.text("model") or "", fields.text("service_tier") or "auto"
     tiers = {
         "auto": inference_pb2.PRIORITY_NORMAL,
@@ -132,12 +135,27 @@ def _batch(
     for prompt in prompts:
         requests.append(
             inference_pb2.StreamGenerateRequest(
-                model=model, prompt=prompt, sampling=sampling, priority=tiers[priority]
+                model=model,
+                prompt=prompt,
+                sampling=sampling,
+                speculation=speculation,
+                priority=tiers[priority],
             )
         )
     with naming(form):
         check_request(requests[0])  # They differ in their prompts.
-    return CompletionBatch(requests, count, stream, stream and usage, form=form)
+    return CompletionBatch(requests, count, stream, stream and usage, stream and sources, form=form)
+
+
+def _speculation(fields: Fields) -> inference_pb2.SpeculationOptions:
+    options = inference_pb2.SpeculationOptions(
+        disabled=fields.flag("disabled"),
+        max_draft_tokens=fields.integer("max_draft_tokens"),
+        prompt_lookup_disabled=fields.flag("prompt_lookup_disabled"),
+        learning_disabled=fields.flag("learning_disabled"),
+    )
+    fields.finish()
+    return options
 
 
 def _sampling(fields: Fields) -> inference_pb2.SamplingOptions:

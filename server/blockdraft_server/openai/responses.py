@@ -4,10 +4,11 @@ import abc
 import codecs
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blockdraft_models.tokenizer.text_decoder import TokenBytes
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.completion import FINISH_NAMES
 from blockdraft_server.openai.output_format import OutputFormat
@@ -39,8 +40,15 @@ class Answer(abc.ABC):
     kind_of_piece: str
     prefix: str
 
-    def __init__(self, model: str, prompts: int, count: int, wants_log_probs: bool) -> None:
-        """Begin an answer."""
+    def __init__(
+        self,
+        model: str,
+        prompts: int,
+        count: int,
+        wants_log_probs: bool,
+        token_bytes: TokenBytes | None = None,
+    ) -> None:
+        """Begin an answer; with `token_bytes`, pieces say where each token comes from."""
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -48,6 +56,7 @@ class Answer(abc.ABC):
         }
         self._count = count
         self._wants_log_probs = wants_log_probs
+        self._token_bytes = token_bytes
         self._choices = [_Choice() for _ in range(prompts * count)]
         self._usage: dict[int, inference_pb2.Usage] = {}
 
@@ -57,6 +66,8 @@ class Answer(abc.ABC):
         content = self._piece(index, message, first=not choice.begun)
         choice.begun = True
         piece = self._choice(index, message, message.log_probs, content)
+        if self._token_bytes is not None:
+            piece["token_sources"] = list(_sources(message, self._token_bytes))
         return [{**self._head, "object": self.kind_of_piece, "choices": [piece]}]
 
     def keep(self, index: int, message: Message) -> None:
@@ -158,7 +169,8 @@ class ChatAnswer(Answer):
         if choice["finish_reason"] is None or "tool_calls" not in choice["delta"]:
             return [piece]
         called = choice | {"finish_reason": None}
-        end = choice | {"delta": {}, "logprobs": None}
+        end = {name: choice[name] for name in ("index", "finish_reason")}
+        end |= {"delta": {}, "logprobs": None}
         return [piece | {"choices": [part]} for part in (called, end)]
 
     def _piece(self, index: int, message: Message, *, first: bool) -> Json:
@@ -276,6 +288,13 @@ class TextAnswer(Answer):
             "top_logprobs": [None] * unknown + ranked[unknown:],
             "text_offset": offsets,
         }
+
+
+def _sources(message: Message, token_bytes: TokenBytes) -> Iterator[Json]:
+    """Yield the bytes of each token and the name of its source."""
+    for token_id, source in zip(message.token_ids, message.token_sources, strict=True):
+        name = inference_pb2.TokenSource.Name(source).removeprefix("TOKEN_SOURCE_").lower()
+        yield {"bytes": list(token_bytes(token_id)), "source": name}
 
 
 def _token(token: inference_pb2.TokenLogProb) -> Json:

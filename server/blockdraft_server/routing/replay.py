@@ -8,15 +8,15 @@ cut off at a stop sequence, the server counts from the messages:
 
 - exact: `output_tokens`, `verification_steps` (a message lists the tokens of each step; the first
   is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
-  the last were accepted drafts)
-- lower bounds: `drafted_tokens` and `drafted_per_position` (rejected drafts are never sent, so
-  only the accepted ones are known), `cached_prompt_tokens` (0), `prompt_lookup_drafted_tokens`,
-  `prompt_lookup_accepted_tokens` and `forced_tokens` (0: the source of a draft is not sent)
+  the last were accepted drafts), `prompt_lookup_accepted_tokens` and `forced_tokens`
+- lower bounds: `drafted_tokens`, `drafted_per_position` and `prompt_lookup_drafted_tokens`
+  (rejected drafts are never sent, so only the accepted ones are known), `cached_prompt_tokens` (0)
 - measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
   and `decode_time`; `step_times` are 0
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
@@ -113,7 +113,7 @@ class Replay:
     def received(self, message: verifier_pb2.SequenceTokens, now: float) -> None:
         """Note a message that was taken at `now`."""
         assert self._meter is not None
-        self._meter.steps(message.step_sizes, now)
+        self._meter.steps(message.step_sizes, message.sources, now)
         self.request.emitted_token_ids.extend(message.token_ids)
         self._failures = 0
         self._backoff.reset()
@@ -180,10 +180,15 @@ class CallMeter:
         self._first: float | None = None
         self._last = started
         self._sizes: list[int] = []
+        self._sources: Counter[int] = Counter()
 
-    def steps(self, sizes: Iterable[int], now: float) -> None:
-        """Count steps that gained so many tokens each, in a message taken at `now`."""
+    def steps(self, sizes: Iterable[int], sources: Iterable[int], now: float) -> None:
+        """Count steps that gained so many tokens each, in a message taken at `now`.
+
+        `sources` has the `TokenSource` of each token.
+        """
         self._sizes.extend(sizes)
+        self._sources.update(sources)
         if self._first is None:
             self._first = now
         self._last = now
@@ -201,6 +206,9 @@ class CallMeter:
             verification_steps=max(len(self._sizes) - 1, 0),
             drafted_per_position=per_position,
             accepted_per_position=per_position,
+            prompt_lookup_drafted_tokens=self._sources[inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP],
+            prompt_lookup_accepted_tokens=self._sources[inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP],
+            forced_tokens=self._sources[inference_pb2.TOKEN_SOURCE_GRAMMAR],
             prefill_time=_duration(int((first - self._started) * 1e9)),
             decode_time=_duration(int((self._last - first) * 1e9)),
         )

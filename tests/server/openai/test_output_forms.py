@@ -316,8 +316,8 @@ async def test_an_unknown_form_is_named_at_the_start(
     assert front is not None
     with caplog.at_level(logging.WARNING):
         for template in (*FORMS.values(), ChatTemplate(chat_templates.GEMMA3, {}), None):
-            front.open_chat(template, {})
+            front.open_chat(template, {}, bytes)
         assert not caplog.records
-        front.open_chat(ChatTemplate(chat_templates.GLM, {}), {})
+        front.open_chat(ChatTemplate(chat_templates.GLM, {}), {}, bytes)
     [record] = caplog.records
     assert "smollm2-135m" in record.getMessage()

@@ -1,3 +1,4 @@
+from blockdraft_protos.v1 import inference_pb2 as pb
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.routing.replay import CallMeter, Replay, total_usage
 from blockdraft_server.routing.verifier_stream import TRIED_TOKENS, Death
@@ -84,7 +85,10 @@ def test_knows_from_the_tokens_alone_that_the_answer_is_complete() -> None:
 def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     replay = new_replay()
     replay.received(message(4), 12.0)
-    replay.received(message(5, 6, 7), 13.5)
+    drafted = message(5, 6, 7)
+    drafted.sources.extend([pb.TOKEN_SOURCE_PROMPT_LOOKUP, pb.TOKEN_SOURCE_GRAMMAR])
+    drafted.sources.append(pb.TOKEN_SOURCE_TARGET)
+    replay.received(drafted, 13.5)
     replay.broken()
     replay.begin(20.0, COMPUTATION)
     last = message(8)
@@ -105,8 +109,8 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     usage = replay.usage()
     assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 2)
-    assert (usage.prompt_lookup_drafted_tokens, usage.prompt_lookup_accepted_tokens) == (2, 0)
-    assert usage.forced_tokens == 1
+    assert (usage.prompt_lookup_drafted_tokens, usage.prompt_lookup_accepted_tokens) == (3, 1)
+    assert usage.forced_tokens == 2
     assert usage.verification_steps == 2
     assert list(usage.drafted_per_position) == [2, 2, 1]
     assert list(usage.accepted_per_position) == [1, 1, 0]

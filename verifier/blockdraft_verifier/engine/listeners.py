@@ -7,6 +7,7 @@ from blockdraft_verifier.device.runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
+    DraftSource,
     FinishReason,
     RankedLogProbs,
     TokenSequence,
@@ -57,13 +58,18 @@ class TokensGained:
     token_ids: tuple[int, ...]
     log_probs: tuple[RankedLogProbs, ...] = ()  # one entry per token, if asked for
     drafted: int = 0  # drafted tokens the step verified; 0 for the token that follows the prompt
-    accepted: int = 0  # how many of them, from the first on, are among `token_ids`
+    sources: tuple[DraftSource, ...] = ()  # of the accepted ones, which `token_ids` begin with
     finish_reason: FinishReason | None = None  # set on the last event, as `usage` is
     usage: Usage | None = None
     awaiting_parser: bool = False  # whether it goes on only once `Engine.resume` is called
     failure: str | None = None  # set instead of tokens when the engine failed
     # Those of the prompt's tokens after the first; with the first token gained, if asked for.
     prompt_log_probs: tuple[RankedLogProbs, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        """How many drafted tokens are among `token_ids`."""
+        return len(self.sources)
 
 
 Listener = Callable[[TokensGained], None]
@@ -104,7 +110,7 @@ class Listeners:
                 change.new_tokens,
                 tuple(row_log_probs[: len(change.new_tokens)]),
                 change.row.draft_count,
-                change.accepted,
+                tuple(change.row.sources[: change.accepted]),
                 sequence.finish_reason,
                 sequence.usage if sequence.finish_reason is not None else None,
                 awaiting_parser=change.gave_up and sequence.finish_reason is None,
