@@ -29,6 +29,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import EXPERTS, Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.weights.quantization import hold_int8
+from blockdraft_verifier.device import kernel_attention, tile_kernel
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
 from blockdraft_verifier.device.cache import CacheLayout, PagedCache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
@@ -112,12 +113,20 @@ class TargetPrograms:
         layout, config = self.layout, self.pair.target
         devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
         position_bytes = layout.page_bytes // layout.page_size
+        heads = config.num_heads // devices
+        # A kernel reads the context of a row again for each block of its queries.
+        block = {
+            "portable": bucket.tokens,
+            "library": kernel_attention.QUERY_BLOCK_TOKENS,
+            "tiles": tile_kernel.tile_tokens(bucket.tokens // bucket.rows, heads),
+        }[layout.attention]
+        reads = max(bucket.rows, -(-bucket.tokens // block))
         attention = _attention(
             config,
-            heads=config.num_heads // devices,
+            heads=heads,
             queries=bucket.tokens,
             context_tokens=context_tokens,
-            context_bytes=bucket.rows * context_tokens * position_bytes,
+            context_bytes=reads * context_tokens * position_bytes,
         )
         return Program(
             self.kind(bucket),

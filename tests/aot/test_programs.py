@@ -1,5 +1,7 @@
 """Bytes of a target's weights on each device, and those a step reads, by hand."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,6 +13,7 @@ from blockdraft_aot.settings import ServingLimits
 from blockdraft_models.decoder.sharding import model_mesh
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.cache import Attention
 
 LIMITS = ServingLimits(2, 8, 64, 8)
 # Of one layer: queries, keys, values, output, gate, up, down; and their rows.
@@ -44,3 +47,23 @@ def test_experts_that_no_token_is_sent_to_are_not_read(tokens: int, read: int) -
     # Two experts are counted as one dense MLP.
     assert program.by_hand.bytes == pytest.approx(router + (read - 2) * expert)
     assert program.least_bytes == pytest.approx(programs.weight_bytes() - (4 - read) * expert)
+
+
+@pytest.mark.parametrize(
+    ("attention", "rows", "tokens", "reads"),
+    [
+        *(("portable", 1, 256, 1), ("library", 1, 256, 8), ("library", 4, 256, 8)),
+        # A tile has 2,048 queries of all heads, of which there are 64.
+        *(("library", 16, 256, 16), ("tiles", 1, 256, 8), ("tiles", 4, 16, 4)),
+    ],
+)
+def test_a_context_is_read_again_for_each_block_of_queries(
+    attention: Attention, rows: int, tokens: int, reads: int
+) -> None:
+    mesh = model_mesh(jax.devices()[:1])
+    pair = Pair(tiny_config(num_heads=64, num_kv_heads=2), None)
+    programs = TargetPrograms.on(mesh, pair, LIMITS, 16, jnp.bfloat16)
+    programs = replace(programs, layout=replace(programs.layout, attention=attention))
+    none, some = (programs.program(Bucket(rows, tokens, 1), length) for length in (0, 100))
+    position = 3 * 2 * 2 * 8 * 2  # layers, keys and values, heads, width, bfloat16
+    assert some.by_hand.bytes - none.by_hand.bytes == reads * 100 * position

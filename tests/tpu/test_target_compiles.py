@@ -15,6 +15,7 @@ from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_verifier.device.buckets import Bucket
+from blockdraft_verifier.device.sizes import page_size_on_tpu
 from blockdraft_verifier.device.token_limits import no_limits
 
 pytest.importorskip("libtpu")
@@ -129,6 +130,22 @@ def test_sinks_and_wide_heads_attend_by_a_kernel_too(name: str, heads: dict[str,
         assert found.kernels == kernel_count(config)
         assert found.layer_sums == 0
     assert found.temporary_bytes < 0.2 * pages * programs.layout.page_bytes
+
+
+@pytest.mark.parametrize(("name", "sinks"), [("v5p:1x2x1", False), ("v6e:2x2", True)])
+def test_the_largest_page_table_fits_scalar_memory(name: str, sinks: bool) -> None:
+    """With pages of 32 tokens it would take twice as much, which the compiler refuses."""
+    sizes: dict[str, Any] = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 128, "hidden_size": 512}
+    config = tiny_config(**sizes, intermediate_size=512, vocab_size=512, attention_sinks=sinks)
+    sequences, tokens = 64, 131_072
+    size = page_size_on_tpu(32, sequences, tokens)
+    limits = replace(LIMITS, max_sequences=sequences, max_context_tokens=tokens, page_size=size)
+    mesh, pages = topology(name).mesh, 2 * tokens // size
+    programs = TargetPrograms.on(mesh, Pair(config, None), limits, pages, DTYPE)
+    assert programs.layout.attention == ("tiles" if sinks else "library")
+    bucket = next(bucket for bucket in programs.buckets if bucket.rows == sequences)
+    assert sequences * tokens // size * 4 == 512 << 10
+    assert compile_and_read(programs.lower(bucket)).kernels == kernel_count(config)
 
 
 def test_int8_weights_are_read_as_such() -> None:

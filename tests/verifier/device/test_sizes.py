@@ -38,7 +38,11 @@ def test_a_size_that_is_asked_for_is_taken_whole() -> None:
 @pytest.mark.parametrize(
     ("sequences", "tokens", "page_size"),
     # A table of 512 KiB has 2,048 pages for each of 64 sequences.
-    [(64, 32_768, 16), (64, 32_769, 32), (64, 131_072, 64), (16, 131_072, 16), (64, 1 << 20, 512)],
+    [
+        *((64, 32_768, 16), (64, 32_769, 32), (64, 131_072, 64), (64, 1 << 20, 512)),
+        # Of 33 sequences a step has as many rows.
+        *((16, 131_072, 16), (33, 32_768, 16), (33, 32_769, 32)),
+    ],
 )
 def test_pages_of_a_tpu_grow_until_their_table_fits(
     sequences: int, tokens: int, page_size: int

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from blockdraft_models.executables import next_power_of_two
 from blockdraft_runtime.settings.process import Size, size_text
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
 
@@ -18,7 +19,8 @@ def page_size_on_tpu(page_size: int, max_sequences: int, max_tokens: int) -> int
 
     `ValueError` if it never does.
     """
-    least, pages = page_size, _PAGE_TABLE_BYTES // (_ENTRY_BYTES * max_sequences)
+    rows = next_power_of_two(max_sequences)  # of the largest step
+    least, pages = page_size, _PAGE_TABLE_BYTES // (_ENTRY_BYTES * rows)
     while pages * page_size < max_tokens:
         page_size *= 2
         if page_size > max(least, _LARGEST_PAGE_TOKENS):

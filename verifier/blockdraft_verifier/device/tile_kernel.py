@@ -44,10 +44,15 @@ def padded(head_dim: int) -> int:
     return -(-head_dim // _WIDTH) * _WIDTH
 
 
+def tile_tokens(row_tokens: int, heads: int) -> int:
+    """Return the tokens of a tile, for so many query heads on a device."""
+    return max(1, min(row_tokens, _TILE_QUERIES // heads))
+
+
 def tiles_of(batch: RaggedBatch, token_count: int, heads: int) -> QueryTiles:
     """Cut a batch into tiles that the kernel can hold, for so many query heads on a device."""
     row_tokens = token_count // batch.context_lengths.shape[0]
-    return cut_into_tiles(batch, token_count, max(1, min(row_tokens, _TILE_QUERIES // heads)))
+    return cut_into_tiles(batch, token_count, tile_tokens(row_tokens, heads))
 
 
 def ragged_paged_attention(
