@@ -28,6 +28,7 @@ from blockdraft_models.decoder.sampling import pack_sampling
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import EXPERTS, Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.precision import FP8
 from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device import kernel_attention, tile_kernel
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
@@ -62,7 +63,13 @@ class TargetPrograms:
     ) -> "TargetPrograms":
         """Return the programs for a mesh; the layers are scanned, as on every TPU."""
         layout = CacheLayout.of(
-            pair.target, num_pages, limits.page_size, dtype, mesh=mesh, stacked=True
+            pair.target,
+            num_pages,
+            limits.page_size,
+            FP8 if limits.kv_cache_dtype == "fp8" else dtype,
+            mesh=mesh,
+            stacked=True,
+            fp8=limits.kv_cache_dtype == "fp8",
         )
 
         def unrolled(config: DecoderConfig) -> Decoder:
@@ -168,7 +175,7 @@ class TargetPrograms:
             bytes_on_one_device(self._weights(decoder)) for decoder in decoders
         )
         projection = bytes_on_one_device(self.features.projection)
-        elements = projection / jnp.dtype(self.layout.dtype).itemsize
+        elements = projection / self.decoder.dtype.itemsize
         return Counts(
             2.0 * bucket.tokens * elements,
             projection + whole - self._unused_bytes(bucket) - (rest + layers - no_layers),

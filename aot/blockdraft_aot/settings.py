@@ -28,6 +28,9 @@ class ServingLimits:
         minimum=1,
     )
     page_size: int = setting(32, "tokens per page of the KV cache", minimum=1)
+    kv_cache_dtype: Literal["auto", "fp8"] = setting(
+        "auto", "`fp8` for keys and values of a byte each; `auto` is bfloat16 here"
+    )
     least_step_tokens: int | None = setting(
         None, "fewest tokens of a compiled step of the verifier; unset: 16", minimum=1
     )

@@ -28,7 +28,7 @@ PLACES, FLOOD = TINY_ENGINE.scheduler.max_sequences, 24
 FLOODING, TRICKLING = 1, 2
 # Of the shapes that most tests compile.
 ENGINE = replace(TINY_ENGINE, scheduler=replace(TINY_ENGINE.scheduler, max_waiting=256))
-COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
+COMPUTATION = Computation("0123456789abcdef", "float32", "float", "auto", "cpu", 1, "jaxlib")
 
 
 @contextlib.asynccontextmanager

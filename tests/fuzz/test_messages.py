@@ -33,7 +33,7 @@ from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.service import Loaded, VerifierService
 
 MESSAGES = 800
-COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
+COMPUTATION = Computation("0123456789abcdef", "float32", "float", "auto", "cpu", 1, "jaxlib")
 
 
 def descriptors() -> int:

@@ -15,6 +15,7 @@ COMPUTATION = Computation(
     target_fingerprint="0123456789abcdef",
     dtype="bfloat16",
     weights="float",
+    kv_cache_dtype="auto",
     device_kind="TPU v5p",
     device_count=4,
     compiler="jaxlib 0.10.2, libtpu 0.0.30",
@@ -37,6 +38,7 @@ flags\t\t: fpu avx2
         {"target_fingerprint": "fedcba9876543210"},
         {"dtype": "float32"},
         {"weights": "int8"},
+        {"kv_cache_dtype": "fp8"},
         {"device_kind": "TPU v6e"},
         {"device_count": 8},
         {"compiler": "jaxlib 0.10.3, libtpu 0.0.30"},
@@ -51,7 +53,7 @@ def test_every_part_counts(change: dict[str, Any]) -> None:
 
 def test_a_restart_changes_nothing() -> None:
     """The value is written down: it must be the same in every process."""
-    assert replace(COMPUTATION).fingerprint == "90bbe45ef63ce0b9"
+    assert replace(COMPUTATION).fingerprint == "051c772a8fd0c815"
 
 
 def test_facts_of_this_process_stay_the_same() -> None:

@@ -46,7 +46,7 @@ ENGINE = replace(
         max_sequences=2, max_step_tokens=8, max_context_tokens=96, max_waiting=4
     ),
 )
-COMPUTATION = Computation("0123456789abcdef", "float32", "float", "cpu", 1, "jaxlib 0.10.2")
+COMPUTATION = Computation("0123456789abcdef", "float32", "float", "auto", "cpu", 1, "jaxlib")
 
 
 class GatedRunner(MadeUpRunner):

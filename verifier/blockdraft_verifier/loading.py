@@ -14,7 +14,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import placement_on_all_devices
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.memory import cache_budget_bytes
-from blockdraft_models.precision import cache_dtype, serving_dtype
+from blockdraft_models.precision import serving_dtype
 from blockdraft_models.torch_target.loading import load_torch_decoder, torch_versions
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
@@ -23,9 +23,8 @@ from blockdraft_runtime.event_loop import Report
 from blockdraft_runtime.settings.process import model_name, size_text
 from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSettings
 from blockdraft_verifier.computation import Computation, compiler, device_kind
-from blockdraft_verifier.device.cache import CacheLayout
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.sizes import page_size_on_tpu, sized
+from blockdraft_verifier.device.sizes import cache_layout, page_size_on_tpu, sized
 from blockdraft_verifier.drafting.hosted import HostedDrafter
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
@@ -100,6 +99,7 @@ def load_target(
         checkpoint.fingerprint,
         dtype.name,
         settings.engine.weights,
+        settings.engine.kv_cache_dtype,
         device_kind(),
         jax.device_count(),
         computed_by,
@@ -135,26 +135,19 @@ def sized_for(
         if size != engine.page_size:
             logger.info("pages of %d tokens, whose table fits into scalar memory", size)
         engine = replace(engine, page_size=size)
-    page = CacheLayout.of(
-        decoder.config,
-        1,
-        engine.page_size,
-        cache_dtype(decoder.dtype),
-        mesh=mesh,
-        stacked=isinstance(decoder, ScannedDecoder),
-    )
+    page_bytes = cache_layout(decoder, engine, mesh).page_bytes
     engine = sized(
         engine,
         settings.cache,
         model_limit=limit,
-        page_bytes=page.page_bytes,
+        page_bytes=page_bytes,
         budget_bytes=cache_budget_bytes((nnx.state(decoder), beside)),
     )
     longest = engine.scheduler.max_context_tokens
     pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]
     logger.info(
         "a KV cache of %s: %d sequences of %d tokens, the longest, or %d of %d",
-        size_text(engine.num_pages * page.page_bytes),
+        size_text(engine.num_pages * page_bytes),
         engine.num_pages // pages[0],
         longest,
         engine.num_pages // pages[1],

@@ -93,6 +93,11 @@ class EngineSettings:
         "layers to a byte an element",
         common=True,
     )
+    kv_cache_dtype: Literal["auto", "fp8"] = setting(
+        "auto",
+        "`fp8` rounds keys and values to a byte each, which makes the target another, if a close "
+        "one, and halves the KV cache of a TPU or GPU; on CPU it takes as much as before",
+    )
     implementation: Literal["auto", "torch"] = setting(
         "auto",
         "`torch` computes the target by its module of transformers, for families that `auto` does "

@@ -47,14 +47,16 @@ def facts(
     exact = "inexact (--allow-inexact)"
     if exactness.exact:
         exact = "exact: drafting never changes a token"
-    weights = ", int8 weights" if plan.verifier.engine.weights == "int8" else ""
+    engine = plan.verifier.engine
+    weights = ", int8 weights" if engine.weights == "int8" else ""
+    rounding = " in fp8" if engine.kv_cache_dtype == "fp8" else ""
     lines = [
         ("model", f"{plan.verifier.target}, {exactness.dtype or 'untested'}{weights}, {exact}"),
         (
             "context",
             f"{description.max_context_tokens:,} tokens for each of up to "
             f"{description.max_sequences} sequences; "
-            f"the KV cache holds {description.kv_cache_tokens:,}",
+            f"the KV cache holds {description.kv_cache_tokens:,}{rounding}",
         ),
         ("drafter", _drafter(plan, description)),
     ]

@@ -70,6 +70,7 @@ def test_how_exact_it_is() -> None:
     assert ", exact: " in told(exact=True)["model"]
     assert "inexact (--allow-inexact)" in told(exact=False)["model"]
     assert "int8 weights" in told("--weights", "int8")["model"]
+    assert told("--kv-cache-dtype", "fp8")["context"].endswith("in fp8")
 
 
 def test_the_command_names_an_address_that_is_not_the_default() -> None:

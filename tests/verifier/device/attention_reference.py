@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
+from blockdraft_models.precision import rounded_to_fp8
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -12,6 +14,7 @@ class Heads:
     kv: int
     dim: int
     dtype: str = "float32"
+    fp8: bool = False  # whether keys and values are
 
     def normal(self, rng: np.random.Generator, rows: int, heads: int) -> np.ndarray:
         values = rng.normal(0, 1, (rows, heads, self.dim)).astype(np.float32)
@@ -29,6 +32,8 @@ class Row:
     @classmethod
     def random(cls, rng: np.random.Generator, heads: Heads, length: int, context: int) -> "Row":
         k, v = (heads.normal(rng, context, heads.kv) for _ in range(2))
+        if heads.fp8:
+            k, v = (np.asarray(rounded_to_fp8(jnp.asarray(x)), np.float32) for x in (k, v))
         return cls(heads.normal(rng, length, heads.count), k, v)
 
     def attended(self, window: int = 0, sinks: np.ndarray | None = None) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as library
 
+from blockdraft_models.precision import FP8
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.portable_attention import (
@@ -52,12 +53,18 @@ def as_kernel(*arguments: Any, **options: Any) -> jax.Array:
 
 # With heads that are padded in number and in width, and with heads that are not.
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 3, 64), (4, 2, 128)])
+@pytest.mark.parametrize("held", [jnp.float32, FP8])
 @pytest.mark.parametrize(
     ("lengths", "contexts"),
     [([1], [1]), ([16], [16]), ([5, 1, 3], [5, 16, 9]), ([4, 4, 4, 4], [4, 5, 8, 16])],
 )
 def test_equals_the_portable_attention(
-    heads: int, kv_heads: int, head_dim: int, lengths: list[int], contexts: list[int]
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    held: jnp.dtype,
+    lengths: list[int],
+    contexts: list[int],
 ) -> None:
     rng = np.random.default_rng(sum(contexts) + head_dim)
     batch = random_batch(rng, lengths, contexts)
@@ -66,14 +73,14 @@ def test_equals_the_portable_attention(
         return jnp.asarray(rng.normal(0, 1, shape), jnp.float32)
 
     q, k, v = (normal(TOKENS, count, head_dim) for count in (heads, kv_heads, kv_heads))
-    cache = normal(NUM_PAGES, PAGE_SIZE, 2 * kv_heads, head_dim)
+    cache = normal(NUM_PAGES, PAGE_SIZE, 2 * kv_heads, head_dim).astype(held)
     expected = portable.ragged_paged_attention(
         q, write_kv(cache, k, v, batch.slots), batch, cut_into_tiles(batch, TOKENS, TILE_TOKENS)
     )
 
     padding = kernel.padded(head_dim) - head_dim
     wide = partial(jnp.pad, pad_width=((0, 0), (0, 0), (0, padding)))
-    stored = kernel.stored_heads(kv_heads, jnp.float32)
+    stored = kernel.stored_heads(kv_heads, held)
     more = 2 * (stored - kv_heads)
     padded = jnp.pad(cache, ((0, 0), (0, 0), (0, more), (0, padding)))
     q, k, v = kernel.with_stored_heads(q, k, v, stored)
@@ -105,6 +112,11 @@ def test_a_layer_of_many_has_its_own_pages() -> None:
         (10, jnp.bfloat16, 16),
         (3, jnp.float32, 4),
         (5, jnp.float32, 8),
+        (1, FP8, 2),
+        (2, FP8, 2),
+        (3, FP8, 4),
+        (8, FP8, 8),
+        (10, FP8, 16),
     ],
 )
 def test_heads_fill_tiles(kv_heads: int, dtype: Any, stored: int) -> None:

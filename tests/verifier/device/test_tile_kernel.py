@@ -15,6 +15,7 @@ from tests.verifier.device.attention_reference import Heads, Row
 from tests.verifier.device.slots import token_slots
 
 from blockdraft_models.decoder.attention import Reach
+from blockdraft_models.precision import rounded_to_fp8
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device import tile_kernel
 from blockdraft_verifier.device.cache import Attention, CacheLayout, allocate_kv
@@ -39,6 +40,8 @@ KINDS = [
     Heads(4, 2, 64, "bfloat16"),
     Heads(6, 2, 128),
     Heads(3, 1, 256),
+    Heads(4, 2, 64, "bfloat16", fp8=True),
+    Heads(6, 2, 128, fp8=True),
 ]
 
 
@@ -61,7 +64,8 @@ def attend(
         q[starts[index] : starts[index + 1]] = row.q
     arrays = (starts, contexts, table, np.zeros(TOKENS))
     batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
-    operands = jnp.asarray(q, heads.dtype), jnp.asarray(cache, heads.dtype), batch
+    held = rounded_to_fp8(jnp.asarray(cache)) if heads.fp8 else jnp.asarray(cache, heads.dtype)
+    operands = jnp.asarray(q, heads.dtype), held, batch
     ours, expected = run(heads, reach.window, *operands, reach.applies, reach.sinks)
     ends = list(itertools.pairwise(starts[: len(rows) + 1]))
     return (

@@ -44,6 +44,7 @@ class CacheLayout:
     shared: bool = False  # whether several devices hold the same key head
     stacked: bool = False  # whether one array holds all layers, as scanned layers need it
     attention: Attention = "portable"
+    fp8: bool = False  # whether keys and values are rounded to FP8, whatever `dtype` is
 
     @classmethod
     def of(
@@ -55,6 +56,7 @@ class CacheLayout:
         *,
         mesh: Mesh | None = None,
         stacked: bool = False,
+        fp8: bool = False,
     ) -> "CacheLayout":
         """Return the layout for a target."""
         devices = 1 if mesh is None else mesh.shape[MODEL_AXIS]
@@ -73,7 +75,7 @@ class CacheLayout:
         elif on_tpu:
             attention, width = "tiles", tile_kernel.padded(width)
         sizes = config.num_layers, num_pages, page_size, kv_heads, width
-        return cls(*sizes, dtype, mesh, divided, shared, stacked, attention)
+        return cls(*sizes, dtype, mesh, divided, shared, stacked, attention, fp8)
 
     @property
     def heads_spec(self) -> PartitionSpec:

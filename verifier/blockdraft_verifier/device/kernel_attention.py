@@ -92,6 +92,8 @@ def ragged_paged_attention(
     wide = jnp.pad(q, ((0, missing), (0, 0), (0, width - head_dim)))
     live = jnp.sum(jnp.diff(batch.row_starts) > 0, dtype=jnp.int32)
     most_pages = batch.page_table.shape[1]
+    # A scale has the kernel widen what is stored in 8 bits.
+    scale = None if cache.dtype == q.dtype else 1.0
     out: Array = kernel(
         wide,
         cache,
@@ -100,6 +102,8 @@ def ragged_paged_attention(
         batch.row_starts,
         live[None],
         sm_scale=head_dim**-0.5,
+        k_scale=scale,
+        v_scale=scale,
         sliding_window=window or None,
         num_kv_pages_per_block=min(most_pages, max(1, CONTEXT_BLOCK_TOKENS // page_size)),
         num_queries_per_block=QUERY_BLOCK_TOKENS,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Reach
 from blockdraft_models.decoder.sharding import MODEL_AXIS
+from blockdraft_models.precision import rounded_to_fp8
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device import tile_kernel
@@ -91,6 +92,8 @@ class PagedAttend:
         if self._layout.shared:
             k, v = self._shared_head(k), self._shared_head(v)
         layout, (tokens, heads, _) = self._layout, q.shape
+        if layout.fp8:
+            k, v = rounded_to_fp8(k), rounded_to_fp8(v)
         q, k, v = kernel.with_stored_heads(q, k, v, layout.device_kv_heads)
         padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
         cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)

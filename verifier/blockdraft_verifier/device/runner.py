@@ -16,15 +16,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.kept_programs import KeptPrograms
-from blockdraft_models.precision import cache_dtype
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.words import Words, to_words
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
-from blockdraft_verifier.device.cache import CacheLayout, LayeredCache, allocate_cache
+from blockdraft_verifier.device.cache import LayeredCache, allocate_cache
 from blockdraft_verifier.device.feature_form import (
     NO_FEATURES,
     FeatureForm,
@@ -33,6 +31,7 @@ from blockdraft_verifier.device.feature_form import (
     split,
 )
 from blockdraft_verifier.device.packing import StepInputs, pack, reading
+from blockdraft_verifier.device.sizes import cache_layout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
@@ -139,14 +138,7 @@ class ModelRunner:
         self.model = decoder.config
         self.dtype = decoder.dtype
         self.settings = settings
-        self.layout = CacheLayout.of(
-            decoder.config,
-            settings.num_pages,
-            settings.page_size,
-            cache_dtype(self.dtype),
-            mesh=mesh,
-            stacked=isinstance(decoder, ScannedDecoder),
-        )
+        self.layout = cache_layout(decoder, settings, mesh)
         # A guest's steps use the same: each consumes it and leaves another in its place.
         self._cache = [allocate_cache(self.layout)]
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)

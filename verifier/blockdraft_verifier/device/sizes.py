@@ -1,10 +1,16 @@
-"""The context length and the number of pages, from the model and the memory."""
+"""The context length, and the form and number of pages, from the model and the memory."""
 
 from dataclasses import replace
 
+from jax.sharding import Mesh
+
+from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.executables import next_power_of_two
+from blockdraft_models.precision import cache_dtype
 from blockdraft_runtime.settings.process import Size, size_text
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
+from blockdraft_verifier.device.cache import CacheLayout
 
 _MIB = 1 << 20
 # Half of the scalar memory of a TPU core, where kernels find the page table of a step.
@@ -12,6 +18,19 @@ _PAGE_TABLE_BYTES = 1 << 19
 _ENTRY_BYTES = 4
 # Tokens of a context that an attention kernel reads at once.
 _LARGEST_PAGE_TOKENS = 512
+
+
+def cache_layout(decoder: Decoder, settings: EngineSettings, mesh: Mesh | None) -> CacheLayout:
+    """Return the layout of the cache of a target whose weights are on the devices of a mesh."""
+    return CacheLayout.of(
+        decoder.config,
+        settings.num_pages,
+        settings.page_size,
+        cache_dtype(decoder.dtype, settings.kv_cache_dtype),
+        mesh=mesh,
+        stacked=isinstance(decoder, ScannedDecoder),
+        fp8=settings.kv_cache_dtype == "fp8",
+    )
 
 
 def page_size_on_tpu(page_size: int, max_sequences: int, max_tokens: int) -> int:

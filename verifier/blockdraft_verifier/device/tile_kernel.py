@@ -73,7 +73,7 @@ def ragged_paged_attention(
     # values, and the second half of the mixture counts.
     apart = width % LANES == 0
     lanes = width if apart else 2 * width
-    queries = in_tiles(q.astype(cache.dtype), tiles, kv_heads)
+    queries = in_tiles(q, tiles, kv_heads)
     live_queries = queries.shape[2]
     count = live_queries + -live_queries % _ROWS
     filler = ((0, 0), (0, 0), (0, count - live_queries), (0, lanes - head_dim))
@@ -170,7 +170,9 @@ def _kernel(
 
             def part(begin: int) -> Any:
                 read = [page[:, begin : begin + lanes] for page in context]
-                return jnp.concatenate(read, axis=0)
+                # Not every chip converts 8 bits to 16 at once.
+                wide = [part.astype(jnp.float32).astype(queries.dtype) for part in read]
+                return jnp.concatenate(wide if read[0].dtype.itemsize == 1 else read, axis=0)
 
             keys = part(place)
             values = part(place + lanes) if apart else keys
