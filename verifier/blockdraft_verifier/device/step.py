@@ -34,6 +34,13 @@ from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
 
+_TPU_OPTIONS = {
+    # Else what is rounded would depend on what is fused, and that on the bucket.
+    "xla_allow_excess_precision": False,
+    # libtpu 0.0.42.1 overflows a stack, in many a run, as it writes a SparseCore's program.
+    "xla_tpu_enable_offloading_scatter_to_sparsecore": False,
+}
+
 
 class StepOutputs(NamedTuple):
     """Outputs of a step to the host.
@@ -137,10 +144,8 @@ class TargetStep:
             state = jax.tree.unflatten(tree, leaves)
             return self._run(state, projection, cache, from_words(words, inputs), limits)
 
-        options = {}
-        if layout.mesh is not None and layout.mesh.devices.flat[0].platform == "tpu":
-            # Else what is rounded would depend on what is fused, and that on the bucket.
-            options = {"xla_allow_excess_precision": False}
+        on_tpu = layout.mesh is not None and layout.mesh.devices.flat[0].platform == "tpu"
+        options = _TPU_OPTIONS if on_tpu else {}
         step = jax.jit(run, donate_argnums=(2,), out_shardings=places, compiler_options=options)
         with lowering_on(layout.mesh):
             return step.lower(*described)
