@@ -29,7 +29,7 @@ class TokenSource(enum.StrEnum):
     """Where a token comes from; the target has chosen each of them itself."""
 
     UNKNOWN = "unknown"
-    """The verifier is of an earlier version."""
+    """The server or its verifier is of another version."""
     TARGET = "target"
     DRAFTER = "drafter"
     PROMPT_LOOKUP = "prompt_lookup"
@@ -37,8 +37,12 @@ class TokenSource(enum.StrEnum):
     """The constraint left no other token."""
 
 
-# In the order of the enum in inference.proto.
-_TOKEN_SOURCES = tuple(TokenSource)
+_TOKEN_SOURCES = {
+    inference_pb2.TOKEN_SOURCE_TARGET: TokenSource.TARGET,
+    inference_pb2.TOKEN_SOURCE_DRAFTER: TokenSource.DRAFTER,
+    inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource.PROMPT_LOOKUP,
+    inference_pb2.TOKEN_SOURCE_GRAMMAR: TokenSource.GRAMMAR,
+}
 _FINISH_REASONS = {
     inference_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     inference_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -88,7 +92,7 @@ def token_sources_from(
     proto: inference_pb2.GenerateResponse | inference_pb2.StreamGenerateResponse,
 ) -> tuple[TokenSource, ...]:
     """Read the sources of the tokens of a completion or of a part of one."""
-    return tuple(_TOKEN_SOURCES[source] for source in proto.token_sources)
+    return tuple(_TOKEN_SOURCES.get(source, TokenSource.UNKNOWN) for source in proto.token_sources)
 
 
 @dataclass(frozen=True, slots=True)

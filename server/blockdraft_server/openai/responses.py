@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from blockdraft_models.tokenizer.text_decoder import TokenBytes
@@ -16,6 +17,14 @@ from blockdraft_server.openai.output_parser import OutputParser
 
 Json = dict[str, Any]
 Message = inference_pb2.StreamGenerateResponse
+
+
+_SOURCE_NAMES: dict[int, str] = {
+    inference_pb2.TOKEN_SOURCE_TARGET: "target",
+    inference_pb2.TOKEN_SOURCE_DRAFTER: "drafter",
+    inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP: "prompt_lookup",
+    inference_pb2.TOKEN_SOURCE_GRAMMAR: "grammar",
+}
 
 
 @dataclass(slots=True)
@@ -291,10 +300,9 @@ class TextAnswer(Answer):
 
 
 def _sources(message: Message, token_bytes: TokenBytes) -> Iterator[Json]:
-    """Yield the bytes of each token and the name of its source."""
-    for token_id, source in zip(message.token_ids, message.token_sources, strict=True):
-        name = inference_pb2.TokenSource.Name(source).removeprefix("TOKEN_SOURCE_").lower()
-        yield {"bytes": list(token_bytes(token_id)), "source": name}
+    """Yield the bytes and the source of each token; older verifiers do not say the latter."""
+    for token_id, source in zip_longest(message.token_ids, message.token_sources, fillvalue=0):
+        yield {"bytes": list(token_bytes(token_id)), "source": _SOURCE_NAMES.get(source, "unknown")}
 
 
 def _token(token: inference_pb2.TokenLogProb) -> Json:

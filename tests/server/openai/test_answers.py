@@ -85,6 +85,16 @@ async def test_a_stream_says_where_each_token_comes_from(
     assert not any("token_sources" in one["choices"][0] for one in silent)
 
 
+def test_sources_that_an_older_verifier_does_not_say_are_unknown() -> None:
+    answer = TextAnswer("model", 1, 1, False, lambda token: bytes([token]))
+    sources: list[pb.TokenSource.ValueType] = [pb.TOKEN_SOURCE_GRAMMAR]
+    [piece] = answer.pieces(0, pb.StreamGenerateResponse(token_ids=[65, 66], token_sources=sources))
+    assert piece["choices"][0]["token_sources"] == [
+        {"bytes": [65], "source": "grammar"},
+        {"bytes": [66], "source": "unknown"},
+    ]
+
+
 async def test_how_to_draft_reaches_the_verifier(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
