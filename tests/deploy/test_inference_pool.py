@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.test_manifests import one_of, pods
+from tests.deploy.pod_manifests import one_of, pods
 from tests.deploy.tools import DEPLOY, OVERLAYS, Manifest, made_of, registered, rendered
 
 from blockdraft_runtime.settings.verifier import EngineSettings
