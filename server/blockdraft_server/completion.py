@@ -89,7 +89,7 @@ async def generate(
             yield inference_pb2.StreamGenerateResponse(
                 text=text,
                 token_ids=token_ids,
-                token_sources=message.sources[: len(token_ids)],  # type: ignore[arg-type]  # numbers
+                token_sources=message.sources[: len(token_ids)],  # type: ignore[arg-type]  # its ints
                 log_probs=_log_probs(token_ids, message.log_probs, token_bytes),
                 prompt_log_probs=_of_prompt(prompt, message.prompt_log_probs, token_bytes)
                 if prompt

@@ -15,6 +15,7 @@ from typing import Literal
 import jax
 
 from blockdraft_models.kernels.library import arithmetic
+from blockdraft_models.precision import KvCacheDtype
 from blockdraft_models.processor import processor_facts, usable_cores
 
 _HEX_DIGITS = 16
@@ -27,7 +28,7 @@ class Computation:
     target_fingerprint: str  # identity of the target's weights and configuration
     dtype: str  # element type of weights and activations
     weights: Literal["stored", "float", "int8"]  # form in which the matrices of layers are held
-    kv_cache_dtype: Literal["auto", "fp8"]  # whether keys and values are rounded
+    kv_cache_dtype: KvCacheDtype  # whether keys and values are rounded
     device_kind: str  # what it runs on; of a CPU also its instructions
     device_count: int  # how many of them the target is divided over
     compiler: str  # version of jaxlib and of the device's own compiler

@@ -66,7 +66,7 @@ def logged_bar(title: str) -> type | None:
 
     progress = _LoggedProgress(title)
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):  # type: ignore[misc]  # it has no types
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": False, "file": io.StringIO()})
 
