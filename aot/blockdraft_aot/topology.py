@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from blockdraft_aot.roofline import PUBLISHED, Roofline
 from blockdraft_aot.settings import AotError
 from blockdraft_models.decoder.sharding import model_mesh
+from blockdraft_models.executables import enlarge_libtpu_stacks
 from blockdraft_runtime.tpu import (
     ChipSplit,
     TpuHost,
@@ -63,6 +64,7 @@ def describe_topology(name: str) -> Topology:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     # No chip is taken, so other processes may do the same, or serve, at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    enlarge_libtpu_stacks()
     generation, shape = match[1], tuple(int(size) for size in match[2].split("x"))
     bounds = {}
     if math.prod(shape) <= _HOST_CHIPS.get(generation, 0):

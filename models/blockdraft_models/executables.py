@@ -14,6 +14,8 @@ from blockdraft_models.processor import usable_cores
 
 logger = logging.getLogger(__name__)
 
+_FIBER_STACK = "--fibers_default_thread_stack_size"
+
 
 def next_power_of_two(value: int) -> int:
     """Return the smallest power of two that is at least `value` and at least 1."""
@@ -26,7 +28,7 @@ def require_devices() -> None:
     `RuntimeError` has the plugin's own reason why it does not start: a chip may still belong to a
     process that is ending, so that trying again helps.
     """
-    allow_locked_memory()
+    prepare_libtpu()
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
@@ -39,15 +41,26 @@ def require_devices() -> None:
         ) from error
 
 
-def allow_locked_memory() -> None:
-    """Raise the limit of locked memory, which transfers of a TPU need, to its maximum."""
+def prepare_libtpu() -> None:
+    """Give this process what libtpu needs, before JAX starts it: stacks and locked memory."""
     if "tpu" not in os.environ.get("JAX_PLATFORMS", ""):
         return
+    enlarge_libtpu_stacks()
     limit, maximum = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit != maximum:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (maximum, maximum))
     if maximum != resource.RLIM_INFINITY:
         logger.info("no more than %d MiB of memory can be locked for chips", maximum >> 20)
+
+
+def enlarge_libtpu_stacks() -> None:
+    """Enlarge the stacks of libtpu's fibers, unless LIBTPU_INIT_ARGS sets them.
+
+    libtpu 0.0.42.1 overflows one as it writes a SparseCore's program, which ends the process.
+    """
+    arguments = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if _FIBER_STACK not in arguments:
+        os.environ["LIBTPU_INIT_ARGS"] = f"{arguments} {_FIBER_STACK}={4 << 20}".strip()
 
 
 def keep_executables(folder: Path | None = None) -> None:

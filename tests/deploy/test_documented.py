@@ -35,7 +35,7 @@ def test_machines_of_an_overlay(name: str) -> None:
     assert set(re.findall(r"\d(?:x\d)+", topologies)) == selected
 
 
-@pytest.mark.parametrize("name", ["gke-v5e", "gke-v5p", "gke-v6e", "gke-v6e-1"])
+@pytest.mark.parametrize("name", ["gke-v5e", "gke-v5p", "gke-v6e", "gke-v6e-1", "gke-tpu7x"])
 def test_the_kv_cache_of_an_overlay_fits(name: str) -> None:
     [spec] = templates(made_of(name))
     [settings] = [one["data"] for one in made_of(name) if one["kind"] == "ConfigMap"]

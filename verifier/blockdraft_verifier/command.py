@@ -53,9 +53,9 @@ def run_verifier(
     import uvloop
 
     from blockdraft_models.executables import (
-        allow_locked_memory,
         keep_executables,
         keep_programs,
+        prepare_libtpu,
         require_devices,
     )
     from blockdraft_runtime.credentials import peer_server_credentials
@@ -99,7 +99,7 @@ def run_verifier(
             require_devices()
         else:
             # JAX has to meet the other hosts before it looks for devices.
-            allow_locked_memory()
+            prepare_libtpu()
         if settings.self_test:
             return run_self_test(settings, kept_programs)
         failed = not uvloop.run(main())

@@ -37,8 +37,6 @@ from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
 _TPU_OPTIONS = {
     # Else what is rounded would depend on what is fused, and that on the bucket.
     "xla_allow_excess_precision": False,
-    # libtpu 0.0.42.1 overflows a stack, in many a run, as it writes a SparseCore's program.
-    "xla_tpu_enable_offloading_scatter_to_sparsecore": False,
 }
 
 
