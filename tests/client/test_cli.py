@@ -207,7 +207,7 @@ def test_a_flag_is_not_taken_for_a_longer_one(
 ) -> None:
     assert main(line.split()) == 2
     assert not service.calls
-    assert f"unrecognized arguments: {line.split()[-2]}" in capsys.readouterr().err
+    assert f"unknown argument {line.split()[-2]}" in capsys.readouterr().err
 
 
 def test_a_server_error_exits_1(service: FakeInference, capsys: Capture) -> None:

@@ -72,7 +72,7 @@ def beside_information(lines: list[str]) -> list[str]:
         ("serve --listen 192.0.2.1:8000", USAGE, "192.0.2.1:8000: Cannot assign"),
         ("serve --listen no.such.invalid:8000", USAGE, "no.such.invalid:8000: .* not known"),
         ("serve --metrics-port TAKEN_PORT", USAGE, "--metrics-port TAKEN: another process"),
-        ("serve --max-sequence 4", USAGE, "unrecognized arguments: --max-sequence"),
+        ("serve --max-sequence 4", USAGE, "did you mean --max-sequences?"),
         ("serve --config none.toml", USAGE, "none.toml .* No such file"),
         ("serve --config bad.toml", USAGE, "bad.toml"),
         ("serve --config unknown.toml", USAGE, "max-sequences"),

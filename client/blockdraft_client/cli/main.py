@@ -23,6 +23,7 @@ from blockdraft_client.cli.output import (
     CommandFailedError,
     UsageError,
 )
+from blockdraft_client.cli.unknown_arguments import unknown_arguments
 from blockdraft_client.errors import ApiError, BlockdraftError
 
 DESCRIPTION = "Lossless speculative decoding of language models as a gRPC service."
@@ -126,7 +127,11 @@ def _run_command(name: str, arguments: Sequence[str]) -> int:
         module: Any = importlib.import_module(command.module)
         parser = _Parser(f"blockdraft {name}", description=command.summary, allow_abbrev=False)
         module.add_arguments(parser)
-        return int(module.run(parser.parse_args(arguments)))
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            equivalents = getattr(module, "EQUIVALENTS", {})
+            parser.error(unknown_arguments(unknown, arguments, parser, equivalents))
+        return int(module.run(args))
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from blockdraft_runtime.settings.drafter import (
     DrafterSettings,
 )
 from blockdraft_runtime.sockets import refuse_taken_socket
+from blockdraft_server.supervise.equivalents import EQUIVALENTS
 from blockdraft_server.supervise.plan import (
     DRAFTER,
     USAGE_STATUS,
@@ -43,12 +44,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONFIGURATION = Configuration("serve", ServeSettings)
-add_arguments = CONFIGURATION.add_arguments
 
 EXIT_INTERRUPTED = 130
 
+__all__ = ["CONFIGURATION", "EQUIVALENTS", "add_arguments", "run"]
+
 # Packages that `--learn` needs. They are looked for but never imported by the processes that serve.
 _TRAINING = ("blockdraft_training", "optax", "orbax")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the target, as a word of its own, and a flag for every setting."""
+    CONFIGURATION.add_arguments(parser)
+    parser.usage = "%(prog)s [TARGET] [--FLAG VALUE ...]"
+    parser.add_argument(
+        "target", nargs="?", metavar="TARGET", default=argparse.SUPPRESS, help="as --target"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
