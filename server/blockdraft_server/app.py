@@ -81,6 +81,7 @@ class ServerApp:
         self.health = HealthServicer()
         self._settings = settings
         self._tokenizer = tokenizer
+        self._registry = registry
         self._traces = traces or Traces()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -204,8 +205,16 @@ class ServerApp:
         # Imported here: aiohttp is large, and many servers do without.
         from blockdraft_server.openai.http_server import HttpServer
 
-        completions = self._service.completions
-        return HttpServer(self._settings, address, completions, self._pool, self._api_keys)
+        service = self._service
+        return HttpServer(
+            self._settings,
+            address,
+            service.completions,
+            service.tokens,
+            self._pool,
+            self._api_keys,
+            self._registry,
+        )
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until the server stops."""

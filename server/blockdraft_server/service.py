@@ -132,13 +132,17 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> inference_pb2.TokenizeResponse:
         """List the tokens of a prompt; see inference.proto."""
         check_model(request.model, self._settings.served_name)
+        return await self.tokens(request.prompt, context.invocation_metadata())
+
+    async def tokens(
+        self, prompt: inference_pb2.Prompt, metadata: Metadata | None
+    ) -> inference_pb2.TokenizeResponse:
+        """Return the tokens of a prompt, with a place in the queue of those who ask for them."""
         tokenizer = self._loaded_tokenizer()
         limits = self._pool.limits or ModelLimits(tokenizer.vocab_size, 0)
-        text_bytes = check_prompt(request.prompt, self._limits.max_prompt_bytes)
-        with self._tokenizing.admit(self._api_keys.tenant(context.invocation_metadata())):
-            token_ids = await aside(
-                self._threads, text_bytes, prompt_token_ids, request.prompt, tokenizer
-            )
+        text_bytes = check_prompt(prompt, self._limits.max_prompt_bytes)
+        with self._tokenizing.admit(self._api_keys.tenant(metadata)):
+            token_ids = await aside(self._threads, text_bytes, prompt_token_ids, prompt, tokenizer)
             if len(token_ids) > MAX_LISTED_TOKENS:
                 raise prompt_too_long(len(token_ids), MAX_LISTED_TOKENS)
             check_token_ids("prompt.token_ids.values", token_ids, limits)

@@ -16,6 +16,7 @@ ALLOWED_PATHS = (
     "/path",
     "/models/",
     "/v1/",
+    *("/health", "/version", "/metrics", "/tokenize", "/detokenize"),
     "/etc/blockdraft/",
     "/run/blockdraft",
     "/var/cache/blockdraft",

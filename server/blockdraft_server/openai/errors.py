@@ -32,13 +32,16 @@ _NAMES = {
     "prompt.text": "prompt",
 }
 _TOO_LONG = "context_length_exceeded"
-_CHAT_NAMES = {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"}
 _TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
+_NAMES_BY_PATH = {
+    "/v1/chat/completions": {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"},
+    "/detokenize": {"prompt.token_ids.values": "tokens"},
+}
 
 
 def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of an error of a call to `path`, with OpenAI's names."""
-    names = _CHAT_NAMES if path.endswith("/chat/completions") else _TEXT_NAMES
+    names = _NAMES_BY_PATH.get(path, _TEXT_NAMES)
     field, message, code = error.field, error.message, error.reason.lower()
     if field is not None:
         # The whole name, or all before a part of it: `prompt_logprobs` is no part of `prompt`.

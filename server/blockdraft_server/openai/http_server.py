@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
-from google.protobuf import json_format
+from prometheus_client import CollectorRegistry
 
 from blockdraft_models.tokenizer.text_decoder import TokenBytes
 from blockdraft_protos.v1 import inference_pb2
@@ -23,7 +23,6 @@ from blockdraft_runtime.status import invalid_argument, service_error
 from blockdraft_server.completion import LAST_WORDS_SECONDS, Complete, merged
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
 from blockdraft_server.keys import ApiKeys
-from blockdraft_server.model_details import model_details
 from blockdraft_server.openai.connections import SECONDS, Connection, check_headers, expected
 from blockdraft_server.openai.errors import error_body, http_error
 from blockdraft_server.openai.output_format import OutputFormat
@@ -31,8 +30,15 @@ from blockdraft_server.openai.output_forms import HERMES, output_form
 from blockdraft_server.openai.playground import add_playground
 from blockdraft_server.openai.requests import CompletionBatch, chat_request, completion_request
 from blockdraft_server.openai.responses import Answer, ChatAnswer, TextAnswer
+from blockdraft_server.openai.service_routes import ServiceRoutes
 from blockdraft_server.openai.structured_outputs import naming
-from blockdraft_server.request import check_model
+from blockdraft_server.openai.tokenization import (
+    Tokenize,
+    prompt_to_tokenize,
+    spelling,
+    tokens,
+    tokens_to_spell,
+)
 from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
@@ -45,7 +51,7 @@ _ESCAPING = 3
 _SMALL_BODY_BYTES = 64 * 1024
 _LARGE_BODIES = 32
 
-
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -64,8 +70,10 @@ class HttpServer:
         settings: ServerSettings,
         address: str,
         complete: Complete,
+        tokenize: Tokenize,
         pool: VerifierPool,
         keys: ApiKeys,
+        registry: CollectorRegistry,
     ) -> None:
         """Serve the pool's verifiers at `address`, with the keys and certificate of the server."""
         self.address = address
@@ -74,6 +82,7 @@ class HttpServer:
         self.token_bytes: TokenBytes | None = None
         self._settings = settings
         self._complete = complete
+        self._tokenize = tokenize
         self._pool = pool
         self._keys = keys
         self._hosts: frozenset[str] = frozenset()
@@ -84,14 +93,20 @@ class HttpServer:
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
         max_bytes = _ESCAPING * texts + _ROOM_BYTES
         application = web.Application(client_max_size=max_bytes, middlewares=[self._let_in])
+        service = ServiceRoutes(settings.served_name, pool, registry)
         for method, path, handler in (
-            ("POST", "/v1/chat/completions", self._guarded(self._chat)),
-            ("POST", "/v1/completions", self._guarded(self._text)),
-            ("GET", "/v1/models", self._guarded(self._models)),
-            ("GET", "/v1/models/{model:.+}", self._guarded(self._model)),
-            ("GET", "/health", self._health),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("POST", "/v1/completions", self._text),
+            ("POST", "/tokenize", self._tokens),
+            ("POST", "/detokenize", self._spelling),
+            ("GET", "/v1/models", service.models),
+            ("GET", "/v1/models/{model:.+}", service.model),
+            ("GET", "/version", service.version),
+            ("GET", "/metrics", service.metrics),
         ):
-            application.router.add_route(method, path, handler, expect_handler=expected)
+            guarded = self._guarded(handler)
+            application.router.add_route(method, path, guarded, expect_handler=expected)
+        application.router.add_get("/health", service.health, expect_handler=expected)
         if settings.playground:
             add_playground(application.router)
         self._runner = web.AppRunner(
@@ -151,7 +166,7 @@ class HttpServer:
         form = None if self.template is None else output_form(self.template)
         # Demanded calls have a form that JSON Schema describes.
         calls = form if form is not None and form.call is not None else HERMES
-        batch = await self._batch(request, partial(chat_request, calls=calls))
+        batch = await self._converted(request, partial(chat_request, calls=calls))
         tools = batch.tools
         format = OutputFormat.of(self.template, batch.template_arguments, tools.schemas)
         if tools.tags is not None:
@@ -169,14 +184,25 @@ class HttpServer:
         return await self._answered(request, batch, answer, stand_ins)
 
     async def _text(self, request: web.Request) -> web.StreamResponse:
-        batch = await self._batch(request, completion_request)
+        batch = await self._converted(request, completion_request)
         answer = partial(TextAnswer, echoed=batch.echoed, bare=batch.bare)
         return await self._answered(request, batch, answer, {})
 
-    async def _batch(
-        self, request: web.Request, convert: Callable[[object], CompletionBatch]
-    ) -> CompletionBatch:
-        """Return the completions that the body asks for."""
+    async def _tokens(self, request: web.Request) -> web.Response:
+        prompt = await self._converted(
+            request, partial(prompt_to_tokenize, self._settings.served_name)
+        )
+        listing = await self._tokenize(prompt, _metadata(request))
+        return web.json_response(tokens(listing, self._pool.ready_limits.max_context_tokens))
+
+    async def _spelling(self, request: web.Request) -> web.Response:
+        prompt = await self._converted(
+            request, partial(tokens_to_spell, self._settings.served_name)
+        )
+        return web.json_response(spelling(await self._tokenize(prompt, _metadata(request))))
+
+    async def _converted(self, request: web.Request, convert: Callable[[object], T]) -> T:
+        """Return the body, as `convert` reads it; a large one waits for its turn."""
         if request.content_type != "application/json":
             # A web page may send others without asking first.
             raise web.HTTPUnsupportedMediaType(reason="Content-Type must be application/json")
@@ -233,27 +259,6 @@ class HttpServer:
             yield
         finally:
             timer.cancel()
-
-    async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._described()]})
-
-    async def _model(self, request: web.Request) -> web.Response:
-        check_model(request.match_info["model"], self._settings.served_name)
-        return web.json_response(self._described())
-
-    def _described(self) -> dict[str, object]:
-        details = model_details(self._settings.served_name, self._pool.description)
-        return {
-            "id": self._settings.served_name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "blockdraft",
-            "max_model_len": self._pool.ready_limits.max_context_tokens,
-            "blockdraft": json_format.MessageToDict(details, preserving_proto_field_name=True),
-        }
-
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response(status=200 if self._pool.capacity > 0 else 503)
 
     @web.middleware
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -21,7 +21,10 @@ MAX_PARTS = 4096
 
 _LEAST_TOP_P = 1e-9
 # Fields on which the answer does not depend, such as the caller's identity.
-_IGNORED = ("user", "safety_identifier", "metadata", "prompt_cache_key")
+_IGNORED = (
+    *("user", "safety_identifier", "metadata", "prompt_cache_key", "prompt_cache_retention"),
+    *("store", "verbosity"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +51,42 @@ def chat_request(body: object, calls: OutputForm = HERMES) -> CompletionBatch:
     `calls` is the form of the calls that it demands.
     """
     fields = Fields(body)
-    conversation = inference_pb2.Conversation(messages=_messages(fields))
+    conversation = conversation_of(fields)
     form = asked_form(fields)
     tools = tools_of(fields, form, calls)
     conversation.tools.extend(tools.texts)
     if tools.tags is not None:
         field = "tools" if form is None else form.field
         form = Form(field, inference_pb2.OutputConstraint(structural_tags=tools.tags))
-    arguments = fields.take("chat_template_kwargs") or {}
-    if not isinstance(arguments, dict):
-        raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
-    if arguments:
-        conversation.template_arguments = json.dumps(arguments)
     wants = fields.flag("logprobs")
     alternatives = fields.integer("top_logprobs")
     if alternatives is not None and not wants:
         raise invalid_argument("top_logprobs", "top_logprobs needs logprobs")
     fields.only("functions", [])
     fields.only("modalities", ["text"])
-    fields.only("store", False)
     fields.only("add_generation_prompt", True)
     prompt = inference_pb2.Prompt(conversation=conversation)
     batch = _batch(fields, [prompt], (alternatives or 0) if wants else None, form)
+    arguments = json.loads(conversation.template_arguments or "{}")
     return replace(batch, tools=tools, template_arguments=arguments)
+
+
+def conversation_of(fields: Fields) -> inference_pb2.Conversation:
+    """Return the messages of a request, and the arguments of the chat template.
+
+    As in vLLM, the template gets `reasoning_effort`, if it knows it; `none` disables thinking.
+    """
+    conversation = inference_pb2.Conversation(messages=_messages(fields))
+    arguments = fields.take("chat_template_kwargs") or {}
+    if not isinstance(arguments, dict):
+        raise invalid_argument("chat_template_kwargs", "chat_template_kwargs must be an object")
+    effort = fields.text("reasoning_effort")
+    if effort is not None:
+        thinking = {"enable_thinking": False} if effort == "none" else {}
+        arguments = {"reasoning_effort": effort, **thinking, **arguments}
+    if arguments:
+        conversation.template_arguments = json.dumps(arguments)
+    return conversation
 
 
 def completion_request(body: object) -> CompletionBatch:
@@ -116,6 +132,8 @@ def _batch(
     tiers = {
         "auto": inference_pb2.PRIORITY_NORMAL,
         "default": inference_pb2.PRIORITY_NORMAL,
+        "priority": inference_pb2.PRIORITY_NORMAL,
+        "scale": inference_pb2.PRIORITY_NORMAL,
         "flex": inference_pb2.PRIORITY_BACKGROUND,
     }
     if priority not in tiers:

@@ -279,6 +279,10 @@ async def test_tools_and_arguments_reach_the_template(
     assert answer == messages[2]
     status, _ = await chat(http, server, tools=[TOOL], tool_choice="none")
     assert (status, given["tools"]) == (200, [])
+    assert (await chat(http, server, reasoning_effort="high"))[0] == 200
+    assert given["arguments"] == {"reasoning_effort": "high"}
+    assert (await chat(http, server, reasoning_effort="none"))[0] == 200
+    assert given["arguments"] == {"reasoning_effort": "none", "enable_thinking": False}
 
 
 async def test_reasoning_and_calls_are_apart(
@@ -360,6 +364,6 @@ async def test_a_rendered_template_keeps_its_control_tokens(
 async def test_flex_is_the_background(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
-    for tier, background in (("auto", False), ("flex", True)):
+    for tier, background in (("auto", False), ("priority", False), ("flex", True)):
         assert (await complete(http, server, service_tier=tier))[0] == 200
         assert verifier.requests[-1].background == background

@@ -24,7 +24,7 @@ from blockdraft_models.tokenizer.chat_template import ChatTemplate
         ({"best_of": 2}, "best_of"),
         ({"response_format": {"type": "grammar"}}, "response_format.type"),
         ({"stream_options": {"other": True}}, "stream_options.other"),
-        ({"service_tier": "scale"}, "service_tier"),
+        ({"service_tier": "soon"}, "service_tier"),
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
         ({"max_tokens": 0}, "max_tokens"),

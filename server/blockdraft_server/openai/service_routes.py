@@ -1,0 +1,53 @@
+"""HTTP routes about the service itself: its models, health, version and metrics."""
+
+from aiohttp import web
+from google.protobuf import json_format
+from prometheus_client import CollectorRegistry, exposition
+
+from blockdraft_runtime import version
+from blockdraft_server.model_details import model_details
+from blockdraft_server.request import check_model
+from blockdraft_server.routing.pool import VerifierPool
+
+
+class ServiceRoutes:
+    """Handlers of requests about a service that is called `name`."""
+
+    def __init__(self, name: str, pool: VerifierPool, registry: CollectorRegistry) -> None:
+        """Describe the verifiers of a pool and the metrics of a registry."""
+        self._name = name
+        self._pool = pool
+        self._registry = registry
+
+    async def models(self, request: web.Request) -> web.Response:
+        """List the model."""
+        return web.json_response({"object": "list", "data": [self._described()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """Describe the model, if it is the one in the path."""
+        check_model(request.match_info["model"], self._name)
+        return web.json_response(self._described())
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answer with 200 if a verifier takes requests, else with 503."""
+        return web.Response(status=200 if self._pool.capacity > 0 else 503)
+
+    async def version(self, request: web.Request) -> web.Response:
+        """Name the version."""
+        return web.json_response({"version": version()})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Expose the metrics of this process, in Prometheus's text format."""
+        encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    def _described(self) -> dict[str, object]:
+        details = model_details(self._name, self._pool.description)
+        return {
+            "id": self._name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "blockdraft",
+            "max_model_len": self._pool.ready_limits.max_context_tokens,
+            "blockdraft": json_format.MessageToDict(details, preserving_proto_field_name=True),
+        }
