@@ -112,8 +112,8 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         if self._given_channel is not None:
             return self._given_channel
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self.target, self._options)
-        return grpc.aio.secure_channel(self.target, self._credentials, self._options)
+            return grpc.aio.insecure_channel(self.address, self._options)
+        return grpc.aio.secure_channel(self.address, self._credentials, self._options)
 
     @functools.cached_property
     def _stub(self) -> "InferenceServiceAsyncStub":
@@ -168,7 +168,7 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
         form: OutputConstraint | None = None,
     ) -> AsyncStream[ParsedT]:
         call = self._stub.StreamGenerate(request, **self._call_arguments(**options))
-        return AsyncStream(call, self.target, self._deadline(**options), form)
+        return AsyncStream(call, self.address, self._deadline(**options), form)
 
     async def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
@@ -218,5 +218,5 @@ class AsyncClient(ClientBase[grpc.aio.Channel]):
                 request, wait_for_ready=wait_for_ready, **self._call_arguments(**options)
             )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target, self._deadline(**options)) from error
+            raise from_rpc_error(error, self.address, self._deadline(**options)) from error
         return read(response)

@@ -38,12 +38,12 @@ class ClientBase(Generic[ChannelT]):
     """Address and call options of a server: arguments first, then BLOCKDRAFT_* variables.
 
     Attributes:
-        target: Address of the server, with its port.
+        address: Of the server, with its port.
     """
 
     def __init__(
         self,
-        target: str | None = None,
+        address: str | None = None,
         *,
         api_key: ApiKey | None = None,
         tls: bool | TLSConfig | None = None,
@@ -57,7 +57,7 @@ class ClientBase(Generic[ChannelT]):
         """Prepare the connection.
 
         Args:
-            target: Address of the server, such as `host`, `host:port` or `unix:/path`; the port is
+            address: Of the server, such as `host`, `host:port` or `unix:/path`; the port is
                 50051 where none is named. Default: BLOCKDRAFT_ADDRESS, or else `localhost`.
             api_key: The API key, or a function that is asked for it on every call. Default:
                 BLOCKDRAFT_API_KEY. Never sent in plaintext beyond this machine.
@@ -74,16 +74,16 @@ class ClientBase(Generic[ChannelT]):
         `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
         file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
-        self.target = with_port(target or os.environ.get("BLOCKDRAFT_ADDRESS") or DEFAULT_ADDRESS)
+        self.address = with_port(address or os.environ.get("BLOCKDRAFT_ADDRESS") or DEFAULT_ADDRESS)
         self._api_key = (
             api_key if api_key is not None else os.environ.get("BLOCKDRAFT_API_KEY")
         ) or None
         if isinstance(self._api_key, str):
             self._api_key = _sendable(self._api_key)
-        exposed = self._api_key is not None and not is_local(self.target)
+        exposed = self._api_key is not None and not is_local(self.address)
         config = _tls_config(tls, encrypt=exposed)
         if exposed and config is None and channel is None:
-            raise ValueError(f"an API key is not sent to {self.target} in plaintext; use TLS")
+            raise ValueError(f"an API key is not sent to {self.address} in plaintext; use TLS")
         self._credentials = None
         if config is not None:
             self._credentials = grpc.ssl_channel_credentials(
@@ -125,7 +125,7 @@ class ClientBase(Generic[ChannelT]):
         return "the server's own limit (the call has no timeout)"
 
     def _not_ready(self, timeout: float) -> DeadlineExceededError:
-        return DeadlineExceededError(f"{self.target} was not ready within {timeout:g} s")
+        return DeadlineExceededError(f"{self.address} was not ready within {timeout:g} s")
 
 
 def _tls_config(tls: bool | TLSConfig | None, *, encrypt: bool) -> TLSConfig | None:
@@ -178,11 +178,11 @@ def _service_config(retry: RetryConfig) -> dict[str, object]:
     return {"methodConfig": [{"name": [service], "retryPolicy": policy}]}
 
 
-def with_port(target: str) -> str:
+def with_port(address: str) -> str:
     """Return an address with the port that servers listen on where it names none."""
-    if target.startswith(UNIX):
-        return target
-    scheme, addresses = _addresses(target)
+    if address.startswith(UNIX):
+        return address
+    scheme, addresses = _addresses(address)
     return scheme + ",".join(map(_with_port, addresses))
 
 
@@ -194,21 +194,21 @@ def _with_port(address: str) -> str:
     return address
 
 
-def _addresses(target: str) -> tuple[str, list[str]]:
+def _addresses(address: str) -> tuple[str, list[str]]:
     """Return the scheme of an address and its list, which has several items in `ipv4:a,b`."""
-    listed = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", target)
-    return target.removesuffix(listed), listed.split(",")
+    listed = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", address)
+    return address.removesuffix(listed), listed.split(",")
 
 
-def is_local(target: str) -> bool:
-    """Return whether calls to `target` cannot leave this machine.
+def is_local(address: str) -> bool:
+    """Return whether calls to `address` cannot leave this machine.
 
     Unix sockets and loopback addresses qualify, such as `localhost:50051`, `unix:/path` or
     `ipv4:127.0.0.1:50051`; an address that is not understood does not.
     """
-    if target.startswith(UNIX):
+    if address.startswith(UNIX):
         return True
-    return all(_is_loopback(_host(address)) for address in _addresses(target)[1])
+    return all(map(_is_loopback, map(_host, _addresses(address)[1])))
 
 
 def _host(address: str) -> str:

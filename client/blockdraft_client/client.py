@@ -40,9 +40,9 @@ class Client(ClientBase[grpc.Channel]):
         if self._given_channel is not None:
             self._channel = self._given_channel
         elif self._credentials is None:
-            self._channel = grpc.insecure_channel(self.target, self._options)
+            self._channel = grpc.insecure_channel(self.address, self._options)
         else:
-            self._channel = grpc.secure_channel(self.target, self._credentials, self._options)
+            self._channel = grpc.secure_channel(self.address, self._credentials, self._options)
         self._stub = InferenceServiceStub(self._channel)
         # The types of grpc_health lack the method.
         self._check: Any = HealthStub(self._channel).Check  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ class Client(ClientBase[grpc.Channel]):
         form: OutputConstraint | None = None,
     ) -> Stream[ParsedT]:
         call = self._stub.StreamGenerate(request, **self._call_arguments(**options))
-        return Stream(call, self.target, self._deadline(**options), form)
+        return Stream(call, self.address, self._deadline(**options), form)
 
     def tokenize(
         self, prompt: Prompt, *, model: str = "", **options: Unpack[CallOptions]
@@ -153,5 +153,5 @@ class Client(ClientBase[grpc.Channel]):
                 request, wait_for_ready=wait_for_ready, **self._call_arguments(**options)
             )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target, self._deadline(**options)) from error
+            raise from_rpc_error(error, self.address, self._deadline(**options)) from error
         return read(response)

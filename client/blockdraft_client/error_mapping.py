@@ -44,15 +44,15 @@ TLS_HINT = "; check that both sides agree on TLS and that the certificates are t
 
 
 def from_rpc_error(
-    error: grpc.RpcError, target: str, deadline: str, partial: PartialCompletion | None = None
+    error: grpc.RpcError, address: str, deadline: str, partial: PartialCompletion | None = None
 ) -> BlockdraftError:
     """Return the exception to raise from `error` of grpc or grpc.aio.
 
-    The call was made to `target` and had this `deadline`, in words.
+    The call was made to `address` and had this `deadline`, in words.
     """
     code, message = error.code(), error.details() or error.code().name
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceededError(f"{target}: {deadline} passed: {message}", partial=partial)
+        return DeadlineExceededError(f"{address}: {deadline} passed: {message}", partial=partial)
     if code is grpc.StatusCode.CANCELLED:
         return RequestCancelledError(message, partial=partial)
     try:
@@ -68,7 +68,7 @@ def from_rpc_error(
             message, hint = refused[0], REFUSED_HINT
         else:
             hint = TLS_HINT if any(sign in message.lower() for sign in TLS_SIGNS) else ""
-        return ConnectionFailedError(f"cannot reach {target}: {message}{hint}", partial=partial)
+        return ConnectionFailedError(f"cannot reach {address}: {message}{hint}", partial=partial)
     kind, reason, metadata = ERROR_OF_CODE.get(code, ApiError), code.name, dict[str, str]()
     if info is not None:
         reason, metadata = info.reason, dict(info.metadata)

@@ -31,14 +31,14 @@ class StreamedCompletion(Generic[CallT, ParsedT]):
     """The arrived part of a streamed completion; `Stream` and `AsyncStream` add the waiting."""
 
     def __init__(
-        self, call: CallT, target: str, deadline: str, form: OutputConstraint | None = None
+        self, call: CallT, address: str, deadline: str, form: OutputConstraint | None = None
     ) -> None:
-        """Read `call`, which was made to `target` with this deadline, in words.
+        """Read `call`, which was made to `address` with this deadline, in words.
 
         The whole completion is parsed by `form`.
         """
         self._call = call
-        self._target = target
+        self._address = address
         self._deadline = deadline
         self._form = form
         self._closed = False
@@ -99,7 +99,7 @@ class StreamedCompletion(Generic[CallT, ParsedT]):
     def _broken(self, error: grpc.RpcError) -> BlockdraftError:
         """Take note that the call failed; return the exception, with what had arrived."""
         self._closed = True
-        return from_rpc_error(error, self._target, self._deadline, self._partial())
+        return from_rpc_error(error, self._address, self._deadline, self._partial())
 
     def _partial(self) -> PartialCompletion | None:
         if not self._messages:

@@ -140,7 +140,7 @@ def running_service() -> Iterator[tuple[str, str]]:
     """Run the service with the default target, and give its addresses."""
     port = free_ports(2)
     http, address = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-    command = [sys.executable, "-m", "blockdraft_client", "serve", "--openai", http]
+    command = [sys.executable, "-m", "blockdraft", "serve", "--openai", http]
     process = subprocess.Popen([*command, "--listen", address])
     try:
         until(lambda: answers(f"http://{http}/health"), READY_SECONDS)

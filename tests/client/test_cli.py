@@ -237,7 +237,7 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     assert main(["health", "--json", "--service", "nobody"]) == 1
     serving, not_serving, value = capsys.readouterr().out.splitlines()
     assert (serving, not_serving) == ("SERVING", "NOT_SERVING")
-    expected = {"target": fake.target, "status": "SERVICE_UNKNOWN", "exactness": None}
+    expected = {"address": fake.target, "status": "SERVICE_UNKNOWN", "exactness": None}
     assert json.loads(value) == expected
 
 
@@ -308,14 +308,14 @@ def test_help_needs_neither_grpc_nor_jax() -> None:
 
 
 def test_the_package_is_the_command() -> None:
-    command = [sys.executable, "-m", "blockdraft_client", "version", "--json"]
+    command = [sys.executable, "-m", "blockdraft", "version", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert set(json.loads(done.stdout)) == {"version"}
 
 
 def test_a_closed_pipe_is_not_a_crash(fake: RunningFake) -> None:
     fake.service.endless = True
-    command = f"'{sys.executable}' -m blockdraft_client generate hi | head -c 20"
+    command = f"'{sys.executable}' -m blockdraft generate hi | head -c 20"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=60
     )
@@ -324,7 +324,7 @@ def test_a_closed_pipe_is_not_a_crash(fake: RunningFake) -> None:
 
 
 def test_output_that_cannot_be_written_is_one_line(fake: RunningFake) -> None:
-    command = f"'{sys.executable}' -m blockdraft_client generate hi >/dev/full"
+    command = f"'{sys.executable}' -m blockdraft generate hi >/dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "blockdraft: [Errno 28] No space left on device\n"

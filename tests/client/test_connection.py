@@ -54,7 +54,7 @@ def test_what_stays_on_this_machine(targets: str, local: bool) -> None:
     ],
 )
 def test_an_address_without_a_port_has_that_of_the_server(target: str, called: str) -> None:
-    assert Base(target).target == called
+    assert Base(target).address == called
     assert ServerSettings().process.address.endswith(":50051")
 
 
@@ -66,18 +66,18 @@ def test_an_address_without_a_port_has_that_of_the_server(target: str, called: s
     ],
 )
 def test_an_address_that_says_it_all_is_kept(target: str) -> None:
-    assert Base(target).target == target
+    assert Base(target).address == target
 
 
 def test_arguments_win_over_variables_and_those_over_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert Base().target == "localhost:50051"
+    assert Base().address == "localhost:50051"
     monkeypatch.setenv("BLOCKDRAFT_ADDRESS", "localhost:1")
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
-    assert (Base().target, Base()._api_key) == ("localhost:1", "from-outside")
+    assert (Base().address, Base()._api_key) == ("localhost:1", "from-outside")
     given = Base("localhost:2", api_key="given")
-    assert (given.target, given._api_key) == ("localhost:2", "given")
+    assert (given.address, given._api_key) == ("localhost:2", "given")
     assert Base(api_key="")._api_key is None
 
 

@@ -131,7 +131,7 @@ def check_draining(front: Pod, *behind: Pod) -> None:
 
 def blockdraft(*arguments: str, timeout: float = 60.0) -> bool:
     """Return whether a command ends well; what takes too long does not."""
-    command = [sys.executable, "-m", "blockdraft_client", *arguments]
+    command = [sys.executable, "-m", "blockdraft", *arguments]
     try:
         done = subprocess.run(command, check=False, timeout=timeout, capture_output=True)
     except subprocess.TimeoutExpired:
@@ -190,7 +190,7 @@ def running(
         **told,
     }
     environment = {name: value for name, value in environment.items() if value}
-    command = [sys.executable, "-m", "blockdraft_client", *translated(arguments, here)]
+    command = [sys.executable, "-m", "blockdraft", *translated(arguments, here)]
     log = folder / f"{workload}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stderr=sink, env=environment)

@@ -61,7 +61,7 @@ def running_service(directory: Path, api_key: str | None = None) -> Iterator[Ser
         --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
         --draft-policy fixed --model-name tiny --drain-timeout 1
     """
-    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    command = [sys.executable, "-m", "blockdraft", "serve", *flags.split()]
     if api_key is not None:
         (directory / "keys").write_text(f"{api_key}\n")
         command += ["--api-key-file", str(directory / "keys")]

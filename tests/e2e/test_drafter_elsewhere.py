@@ -24,7 +24,7 @@ def process_of(
     name: str, folder: Path, flags: str, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command, and stop it at the end; its log is in the folder."""
-    command = [sys.executable, "-m", "blockdraft_client", name, *flags.split()]
+    command = [sys.executable, "-m", "blockdraft", name, *flags.split()]
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
     try:

@@ -54,7 +54,7 @@ def test_it_drafts_restarts_and_stops(tmp_path: Path, capsys: pytest.CaptureFixt
         --max-model-len 256 --draft-policy fixed --no-prompt-lookup --draft-patience 2
         --draft-timeout {2 * PATIENCE_SECONDS} --metrics-port {port} --run-dir {tmp_path}
     """
-    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    command = [sys.executable, "-m", "blockdraft", "serve", *flags.split()]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=environment)

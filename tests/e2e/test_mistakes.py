@@ -37,7 +37,7 @@ def taken() -> Iterator[str]:
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
     """Return the exit code of a command and what it printed, on both outputs."""
     done = subprocess.run(
-        [sys.executable, "-m", "blockdraft_client", *arguments],
+        [sys.executable, "-m", "blockdraft", *arguments],
         cwd=folder,
         # Whatever else listens at the usual port.
         env={**os.environ, "BLOCKDRAFT_SERVE_LISTEN": "localhost:0", "JAX_PLATFORMS": "cpu"}

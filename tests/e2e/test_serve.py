@@ -90,7 +90,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         --draft-patience {DRAFT_PATIENCE_SECONDS} --draft-timeout {DRAFT_TIMEOUT_SECONDS}
         --hang-timeout 6
     """
-    command = [sys.executable, "-m", "blockdraft_client", "serve", *flags.split()]
+    command = [sys.executable, "-m", "blockdraft", "serve", *flags.split()]
     environment = {**os.environ, "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "serve-tests")}
     log = (directory / "log").open("wb")
     process = subprocess.Popen(command, stderr=log, env=environment)

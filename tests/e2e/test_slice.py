@@ -71,7 +71,7 @@ class Process:
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
             "BLOCKDRAFT_CACHE": str(ROOT / ".cache" / "slice-tests"),
         }
-        command = [sys.executable, "-m", "blockdraft_client", *arguments, "--listen", self.address]
+        command = [sys.executable, "-m", "blockdraft", *arguments, "--listen", self.address]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, env=environment)
 

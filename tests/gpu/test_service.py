@@ -27,7 +27,7 @@ def test_drafting_does_not_change_what_a_gpu_writes(
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     environment |= {"JAX_PLATFORMS": "cuda", "BLOCKDRAFT_SERVE_DTYPE": dtype}
     environment |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".05"}
-    command = [sys.executable, "-m", "blockdraft_client", "demo", "--json", "--drafter", "random"]
+    command = [sys.executable, "-m", "blockdraft", "demo", "--json", "--drafter", "random"]
     demo = subprocess.run(
         [*command, "--model", str(tmp_path / "target"), "--prompt", "abc"],
         env=environment,

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         exactness = _exactness(client) if status == HealthStatus.SERVING else None
         if args.json:
             result = dataclasses.asdict(exactness) if exactness is not None else None
-            print_json({"target": client.target, "status": status, "exactness": result})
+            print_json({"address": client.address, "status": status, "exactness": result})
         else:
             print(status if exactness is None else f"{status}, {exactness}")
     return OK if status == HealthStatus.SERVING else FAILED

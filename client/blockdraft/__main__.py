@@ -1,4 +1,4 @@
-"""`python -m blockdraft_client` is the `blockdraft` command."""
+"""`python -m blockdraft` is the `blockdraft` command."""
 
 import sys
 
