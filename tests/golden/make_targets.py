@@ -29,6 +29,7 @@ SEEDS = {
     "gpt-oss": 8,
     "phi3": 9,
     "phi3-longrope": 10,
+    "smollm3": 11,
 }
 CONTINUED = 100
 

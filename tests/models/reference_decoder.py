@@ -1,9 +1,10 @@
-"""Llama and Qwen3 in float64 NumPy, one token and one head at a time: the oracle of the decoder.
+"""Dense decoders in float64 NumPy, one token and one head at a time: the oracle of the decoder.
 
 Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pre-RMSNorm, SwiGLU,
 rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
-scaling of its model card, and Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
-bias). It shares no code with the package beyond the configuration.
+scaling of its model card, Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
+bias), and windows and layers without rotations (arXiv 2501.18795). It shares no code with the
+package beyond the configuration.
 """
 
 import math
@@ -53,13 +54,16 @@ class ReferenceDecoder:
         outputs = []
         for layer in range(self.config.num_layers):
             name = f"layers.{layer}"
-            x = x + self._attention(self._norm(x, f"{name}.attention_norm"), f"{name}.attention")
+            y = self._norm(x, f"{name}.attention_norm")
+            x = x + self._attention(y, f"{name}.attention", layer)
             x = x + self._mlp(self._norm(x, f"{name}.mlp_norm"), f"{name}.mlp")
             outputs.append(x)
         return outputs
 
-    def _attention(self, x: np.ndarray, name: str) -> np.ndarray:
+    def _attention(self, x: np.ndarray, name: str, layer: int) -> np.ndarray:
         c = self.config
+        window = c.windows[layer] if c.windows else 0
+        rotated = not c.rotated or c.rotated[layer]
         q = self._linear(x, f"{name}.query").reshape(-1, c.num_heads, c.head_dim)
         k = self._linear(x, f"{name}.key").reshape(-1, c.num_kv_heads, c.head_dim)
         v = self._linear(x, f"{name}.value").reshape(-1, c.num_kv_heads, c.head_dim)
@@ -68,12 +72,15 @@ class ReferenceDecoder:
         attended = np.zeros_like(q)
         for head in range(c.num_heads):
             group = head // (c.num_heads // c.num_kv_heads)
-            queries = [self._rotate(row, at) for at, row in enumerate(q[:, head])]
-            keys = [self._rotate(row, at) for at, row in enumerate(k[:, group])]
+            queries, keys = list(q[:, head]), list(k[:, group])
+            if rotated:
+                queries = [self._rotate(row, at) for at, row in enumerate(queries)]
+                keys = [self._rotate(row, at) for at, row in enumerate(keys)]
             for at, query in enumerate(queries):
-                scores = np.array([query @ key for key in keys[: at + 1]]) / math.sqrt(c.head_dim)
+                seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
+                scores = np.array([query @ key for key in keys[seen]]) / math.sqrt(c.head_dim)
                 weights = np.exp(scores - scores.max())
-                attended[at, head] = (weights / weights.sum()) @ v[: at + 1, group]
+                attended[at, head] = (weights / weights.sum()) @ v[seen, group]
         return self._linear(attended.reshape(len(x), -1), f"{name}.output")
 
     def _mlp(self, x: np.ndarray, name: str) -> np.ndarray:

@@ -64,6 +64,7 @@ class DecoderConfig:
     windows: tuple[int, ...] = ()
     local_rope_theta: float | None = None  # of layers with a window; None if it is `rope_theta`
     rotary_dim: int | None = None  # elements of a head that are rotated; None for all
+    rotated: tuple[bool, ...] = ()  # whether each layer rotates heads; empty if all do
     query_scale: float = 1.0  # factor of queries, beside `head_dim ** -0.5`
     norm_offset: float = 0.0  # added to the scales of norms, which then act in float32 (Gemma)
     output_norms: bool = False  # whether attention and MLP have a norm behind them too (Gemma)
@@ -94,6 +95,8 @@ class DecoderConfig:
             raise ValueError("rms_norm_eps and rope_theta must be positive and finite")
         if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
             raise ValueError(f"windows of {len(self.windows)} layers, of {self.num_layers}")
+        if self.rotated and len(self.rotated) != self.num_layers:
+            raise ValueError(f"rotations of {len(self.rotated)} layers, of {self.num_layers}")
         if len({*self.windows, 0}) > 2:
             raise ValueError("sliding windows of several sizes are not supported")
         rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
@@ -141,7 +144,8 @@ class DecoderConfig:
 
     def shortened(self, layers: int) -> "DecoderConfig":
         """Return a decoder of the first `layers` layers only."""
-        return replace(self, num_layers=layers, windows=self.windows[:layers])
+        windows, rotated = self.windows[:layers], self.rotated[:layers]
+        return replace(self, num_layers=layers, windows=windows, rotated=rotated)
 
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer, 0 for none."""

@@ -125,7 +125,10 @@ class Decoder(nnx.Module):
         outputs: dict[int, Array] = {}
         for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             window = self.config.window(layer_id)
-            x, cache = layer(x, rotaries[window > 0], cache, attend, Reach(window))
+            rotary = rotaries[window > 0]
+            if self.config.rotated:
+                rotary = rotary.where(self.config.rotated[layer_id])
+            x, cache = layer(x, rotary, cache, attend, Reach(window))
             updated.append(cache)
             if layer_id in capture:
                 outputs[layer_id] = x

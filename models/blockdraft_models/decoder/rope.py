@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.rope_scaling import (
@@ -24,6 +24,10 @@ class Rotary(NamedTuple):
 
     cos: Array  # Float[Array, "tokens half"]
     sin: Array  # Float[Array, "tokens half"]
+
+    def where(self, rotated: Bool[Array, ""] | bool) -> "Rotary":
+        """Return the tables that rotate if so asked, and else leave heads as they are."""
+        return Rotary(jnp.where(rotated, self.cos, 1.0), jnp.where(rotated, self.sin, 0.0))
 
 
 def base_frequencies(width: int, theta: float) -> Frequencies:

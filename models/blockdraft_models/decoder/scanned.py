@@ -80,20 +80,22 @@ class ScannedDecoder(Decoder):
             jnp.int32,
         )
 
-        windows = self.config.windows
+        windows, rotated = self.config.windows, self.config.rotated
 
         def run_layer(
             carry: tuple[Array, LayerCache, Array],
-            layer: tuple[Any, Array, Array | None, Array],
+            layer: tuple[Any, Array, Array | None, Array | None, Array],
         ) -> tuple[tuple[Array, LayerCache, Array], None]:
             x, cache, outputs = carry
-            weights, place, applies, number = layer
+            weights, place, applies, rotates, number = layer
             rotary, reach = rotaries[0], EVERYTHING
             if applies is not None:
                 reach = Reach(max(windows), applies)
                 if rotaries[1] is not rotary:
                     both = zip(*rotaries, strict=True)
                     rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
+            if rotates is not None:
+                rotary = rotary.where(rotates)
             decoder_layer = nnx.merge(graph, matrices, weights)
             _choose_layer(decoder_layer, number)
             x, cache = decoder_layer(x, rotary, cache, attend, reach)
@@ -101,7 +103,9 @@ class ScannedDecoder(Decoder):
 
         outputs = jnp.zeros((len(captured_ids) + 1, *x.shape), x.dtype)
         numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
-        of_layers = (stack, places, jnp.array(windows) > 0 if windows else None, numbers)
+        applies = jnp.array(windows) > 0 if windows else None
+        rotates = jnp.array(rotated) if rotated else None
+        of_layers = stack, places, applies, rotates, numbers
         (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
         captured = [outputs[captured_ids.index(layer_id)] for layer_id in capture]
         empty = jnp.zeros((x.shape[0], 0), x.dtype)

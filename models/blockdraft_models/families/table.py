@@ -9,6 +9,7 @@ from blockdraft_models.families.gpt_oss import GPT_OSS
 from blockdraft_models.families.llama import LLAMA, MISTRAL
 from blockdraft_models.families.phi3 import PHI3
 from blockdraft_models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from blockdraft_models.families.smollm3 import SMOLLM3
 from blockdraft_models.families.tensors import (
     LayerNames,
     TensorName,
@@ -17,7 +18,10 @@ from blockdraft_models.families.tensors import (
     head_name,
 )
 
-FAMILIES: tuple[Family, ...] = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA3, GPT_OSS, PHI3)
+FAMILIES: tuple[Family, ...] = (
+    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE),
+    *(GEMMA3, GPT_OSS, PHI3, SMOLLM3),
+)
 
 _BY_MODEL_TYPE = {
     name: family for family in FAMILIES for name in (family.model_type, *family.same_as)

@@ -208,6 +208,13 @@ LONGROPE: dict[str, Any] = {
         ("gemma3_text", {}, {"windows": (*[4096] * 5, 0) * 6, "local_rope_theta": 1e4}),
         ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
         ("phi3", {}, {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
+        ("smollm3", {}, {"rotated": (True, True, True, False) * 9, "rope_theta": 2e6}),
+        ("smollm3", {"no_rope_layers": [1] * 40}, {"rotated": (), "windows": ()}),
+        (
+            "smollm3",
+            {"use_sliding_window": True, "sliding_window": 64, "no_rope_layer_interval": 6},
+            {"windows": (0, 0, 0, 0, 0, 64) * 6},
+        ),
         ("qwen2", {}, {"max_position_embeddings": 32768, "num_kv_heads": 32}),
     ],
 )
@@ -353,6 +360,7 @@ def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str
         ({"bos_token_id": -1}, "outside the vocabulary"),
         ({"windows": (8, 0)}, "windows of 2 layers, of 3"),
         ({"windows": (8, 4, 0)}, "several sizes"),
+        ({"rotated": (True, False)}, "rotations of 2 layers, of 3"),
         ({"rotary_dim": 10}, "10 of 8 elements"),
         ({"rotary_dim": 5}, "5 of 8 elements"),
         ({"rope_scaling": LongRopeScaling((1.0,), 1.0)}, "1 factors for 4 frequencies"),

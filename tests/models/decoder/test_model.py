@@ -21,6 +21,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama3-scaling": {"kind": "llama", "head_dim": 16, "rope_scaling": LLAMA3_SCALING},
     "llama-multi-query": {"kind": "llama", "num_kv_heads": 1, "rope_theta": 1e5},
     "qwen3": {"kind": "qwen3"},
+    "bare-layers": {"kind": "llama", "windows": (0, 6, 6), "rotated": (True, True, False)},
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
 
@@ -46,9 +47,9 @@ def test_logits_and_features_equal_the_reference(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("capture", [(), (2, 0, 0)])
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_scanned_layers_equal_unrolled_ones(kind: Kind, capture: tuple[int, ...]) -> None:
-    decoder = random_decoder(tiny_config(kind))
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "bare-layers"])
+def test_scanned_layers_equal_unrolled_ones(architecture: str, capture: tuple[int, ...]) -> None:
+    decoder = random_decoder(tiny_config(**ARCHITECTURES[architecture]))
     token_ids = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (2, 20))
     expected, unrolled = run_dense(decoder, token_ids, capture)
     layer = decoder.layers[0]
