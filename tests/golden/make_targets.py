@@ -30,6 +30,8 @@ SEEDS = {
     "phi3": 9,
     "phi3-longrope": 10,
     "smollm3": 11,
+    "olmo2": 12,
+    "olmo3": 13,
 }
 CONTINUED = 100
 

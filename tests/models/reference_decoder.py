@@ -3,8 +3,9 @@
 Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pre-RMSNorm, SwiGLU,
 rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
 scaling of its model card, Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
-bias), and windows and layers without rotations (arXiv 2501.18795). It shares no code with the
-package beyond the configuration.
+bias), OLMo 2 and 3 (arXiv 2501.00656: norms behind attention and MLP, queries and keys normalized
+over all heads), and windows and layers without rotations (arXiv 2501.18795). It shares no code with
+the package beyond the configuration.
 """
 
 import math
@@ -33,6 +34,10 @@ class ReferenceDecoder:
         self.config = config
         self.params = params
         self.frequencies = [self._frequency(i) for i in range(config.head_dim // 2)]
+        local = config.local_rope_theta or config.rope_theta
+        self.local_frequencies = [
+            local ** (-2.0 * i / config.head_dim) for i in range(config.head_dim // 2)
+        ]
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Scores after each token of one sequence: float64 [tokens, vocab]."""
@@ -54,9 +59,11 @@ class ReferenceDecoder:
         outputs = []
         for layer in range(self.config.num_layers):
             name = f"layers.{layer}"
-            y = self._norm(x, f"{name}.attention_norm")
-            x = x + self._attention(y, f"{name}.attention", layer)
-            x = x + self._mlp(self._norm(x, f"{name}.mlp_norm"), f"{name}.mlp")
+            y = self._norm_if_there(x, f"{name}.attention_norm")
+            y = self._attention(y, f"{name}.attention", layer)
+            x = x + self._norm_if_there(y, f"{name}.attention_output_norm")
+            y = self._mlp(self._norm_if_there(x, f"{name}.mlp_norm"), f"{name}.mlp")
+            x = x + self._norm_if_there(y, f"{name}.mlp_output_norm")
             outputs.append(x)
         return outputs
 
@@ -64,18 +71,22 @@ class ReferenceDecoder:
         c = self.config
         window = c.windows[layer] if c.windows else 0
         rotated = not c.rotated or c.rotated[layer]
-        q = self._linear(x, f"{name}.query").reshape(-1, c.num_heads, c.head_dim)
-        k = self._linear(x, f"{name}.key").reshape(-1, c.num_kv_heads, c.head_dim)
+        frequencies = self.local_frequencies if window else self.frequencies
+        q, k = self._linear(x, f"{name}.query"), self._linear(x, f"{name}.key")
+        if c.whole_qk_norm:
+            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
+        q = q.reshape(-1, c.num_heads, c.head_dim)
+        k = k.reshape(-1, c.num_kv_heads, c.head_dim)
         v = self._linear(x, f"{name}.value").reshape(-1, c.num_kv_heads, c.head_dim)
-        if c.qk_norm:
+        if c.qk_norm and not c.whole_qk_norm:
             q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
         attended = np.zeros_like(q)
         for head in range(c.num_heads):
             group = head // (c.num_heads // c.num_kv_heads)
             queries, keys = list(q[:, head]), list(k[:, group])
             if rotated:
-                queries = [self._rotate(row, at) for at, row in enumerate(queries)]
-                keys = [self._rotate(row, at) for at, row in enumerate(keys)]
+                queries = [self._rotate(row, at, frequencies) for at, row in enumerate(queries)]
+                keys = [self._rotate(row, at, frequencies) for at, row in enumerate(keys)]
             for at, query in enumerate(queries):
                 seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
                 scores = np.array([query @ key for key in keys[seen]]) / math.sqrt(c.head_dim)
@@ -98,10 +109,13 @@ class ReferenceDecoder:
         scaled: np.ndarray = x / np.sqrt(mean_square + self.config.rms_norm_eps)
         return scaled * self.params[f"{name}.scale"]
 
-    def _rotate(self, head: np.ndarray, position: int) -> np.ndarray:
-        half = self.config.head_dim // 2
+    def _norm_if_there(self, x: np.ndarray, name: str) -> np.ndarray:
+        return self._norm(x, name) if f"{name}.scale" in self.params else x
+
+    def _rotate(self, head: np.ndarray, position: int, frequencies: Sequence[float]) -> np.ndarray:
+        half = len(head) // 2
         rotated = np.empty_like(head)
-        for i, frequency in enumerate(self.frequencies):
+        for i, frequency in enumerate(frequencies):
             angle = position * frequency
             a, b = head[i], head[i + half]
             rotated[i] = a * math.cos(angle) - b * math.sin(angle)

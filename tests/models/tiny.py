@@ -80,6 +80,14 @@ LIKE_GEMMA3: dict[str, Any] = {
     "windows": (10, 0),
     "local_rope_theta": 500.0,
 }
+LIKE_OLMO3: dict[str, Any] = {
+    "qk_norm": True,
+    "whole_qk_norm": True,
+    "wide_norms": True,
+    "input_norms": False,
+    "output_norms": True,
+    "windows": (10, 0),
+}
 
 
 def write_hf_checkpoint(decoder: Decoder, directory: Path) -> None:

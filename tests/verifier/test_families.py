@@ -15,10 +15,11 @@ from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"
+NAMES = ["mistral-window", "qwen3-moe", "gemma3", "gpt-oss", "smollm3", "olmo3"]
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-@pytest.mark.parametrize("name", ["mistral-window", "qwen3-moe", "gemma3", "gpt-oss", "smollm3"])
+@pytest.mark.parametrize("name", NAMES)
 def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> None:
     golden = np.load(TARGETS / f"{name}.npz")
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
@@ -47,7 +48,8 @@ def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> 
 
 # Other tests of the engine and of serving have the dense ones of Llama and Qwen3.
 @pytest.mark.parametrize(
-    "name", ["mistral-window", "qwen2", "qwen3-moe", "gemma3", "gpt-oss", "phi3", "smollm3"]
+    "name",
+    ["mistral-window", "qwen2", "qwen3-moe", "gemma3", "gpt-oss", "phi3", "smollm3", "olmo3"],
 )
 def test_drafting_never_changes_the_output(name: str) -> None:
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32)

@@ -90,6 +90,8 @@ class ConvolvedLayer(DecoderLayer):
         number: Int[Array, ""] | None = None,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Return the residual stream after this layer, and its updated cache."""
+        assert self.attention_norm is not None  # drafters' layers always have both
+        assert self.mlp_norm is not None
         with jax.named_scope(LAYER_SCOPE):
             conv, normalized = self.attention_conv, self.attention_norm(x)
             before, after = conv.kernels(normalized)

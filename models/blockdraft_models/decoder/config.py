@@ -53,7 +53,7 @@ class DecoderConfig:
     rope_scaling: AnyRopeScaling | None
     tie_word_embeddings: bool  # whether the head is the transposed embedding
     attention_bias: bool  # whether the attention projections have biases
-    qk_norm: bool  # whether queries and keys are RMS-normalized per head before RoPE (Qwen3)
+    qk_norm: bool  # whether queries and keys are RMS-normalized before RoPE (Qwen3)
     max_position_embeddings: int  # longest supported context, in tokens
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
@@ -67,7 +67,10 @@ class DecoderConfig:
     rotated: tuple[bool, ...] = ()  # whether each layer rotates heads; empty if all do
     query_scale: float = 1.0  # factor of queries, beside `head_dim ** -0.5`
     norm_offset: float = 0.0  # added to the scales of norms, which then act in float32 (Gemma)
-    output_norms: bool = False  # whether attention and MLP have a norm behind them too (Gemma)
+    wide_norms: bool = False  # whether norms are rounded only after they are scaled (OLMo)
+    whole_qk_norm: bool = False  # whether `qk_norm` is over all heads together (OLMo)
+    input_norms: bool = True  # whether attention and MLP have a norm before them (not in OLMo)
+    output_norms: bool = False  # whether they have one behind them (Gemma, OLMo)
     embedding_scale: float = 1.0  # factor of embeddings
     activation: Activation = "silu"
     mlp_bias: bool = False  # whether the MLP's projections, and the router, have biases

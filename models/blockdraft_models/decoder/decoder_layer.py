@@ -7,27 +7,36 @@ from jaxtyping import Array, DTypeLike, Float
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.experts import Experts
-from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, GatedMLP, norm
+from blockdraft_models.decoder.layer import (
+    LAYER_SCOPE,
+    AttentionProjections,
+    GatedMLP,
+    RMSNorm,
+    norm,
+)
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
 
 class DecoderLayer(nnx.Module):
-    """A pre-norm layer: attention and MLP, each added to the residual stream.
+    """Attention and MLP, each added to the residual stream.
 
-    `attention_output_norm` and `mlp_output_norm` are None but in Gemma.
+    Norms that a family does not have, before them or behind them, are None.
     """
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize a random layer."""
-        hidden, after = config.hidden_size, config.output_norms
-        self.attention_norm = norm(config, hidden, EMBED, dtype)
+
+        def norm_if(there: bool) -> RMSNorm | None:
+            return norm(config, config.hidden_size, EMBED, dtype) if there else None
+
+        self.attention_norm = norm_if(config.input_norms)
         self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
-        self.attention_output_norm = norm(config, hidden, EMBED, dtype) if after else None
-        self.mlp_norm = norm(config, hidden, EMBED, dtype)
+        self.attention_output_norm = norm_if(config.output_norms)
+        self.mlp_norm = norm_if(config.input_norms)
         kind = Experts if config.num_experts else GatedMLP
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
-        self.mlp_output_norm = norm(config, hidden, EMBED, dtype) if after else None
+        self.mlp_output_norm = norm_if(config.output_norms)
 
     def __call__(
         self,
@@ -39,12 +48,14 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
-            attended, cache = self.attention(self.attention_norm(x), rotary, cache, attend, reach)
-            if self.attention_output_norm is not None:
-                attended = self.attention_output_norm(attended)
-            x = x + attended
-            y = self.mlp_norm(x)
-            fed = self.mlp(y)
-            if self.mlp_output_norm is not None:
-                fed = self.mlp_output_norm(fed)
-            return x + fed, cache
+            y = _normalized(self.attention_norm, x)
+            attended, cache = self.attention(y, rotary, cache, attend, reach)
+            x = x + _normalized(self.attention_output_norm, attended)
+            fed = self.mlp(_normalized(self.mlp_norm, x))
+            return x + _normalized(self.mlp_output_norm, fed), cache
+
+
+def _normalized(
+    norm: RMSNorm | None, x: Float[Array, "tokens hidden"]
+) -> Float[Array, "tokens hidden"]:
+    return x if norm is None else norm(x)

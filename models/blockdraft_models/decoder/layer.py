@@ -116,7 +116,8 @@ class RMSNorm(nnx.Module):
     """Root-mean-square normalization over the last axis, computed in float32.
 
     `heads` is the logical name of the axis before the last, or None where each token is one row;
-    `division` is that of the rows among devices, None for a single device.
+    a `wide` one is rounded only after it is scaled; `division` is that of the rows among devices,
+    None for a single device.
     """
 
     division: Division | None = None
@@ -129,15 +130,19 @@ class RMSNorm(nnx.Module):
         axis: str | None = EMBED,
         heads: str | None = None,
         offset: float = 0.0,
+        wide: bool = False,
         dtype: DTypeLike,
     ) -> None:
         """Start with unit scale; `axis` names the normalized axis."""
         self.scale = parameter(jnp.full(width, 1.0 - offset, dtype), (axis,))
-        self.heads, self.eps, self.offset = heads, eps, offset
+        self.heads, self.eps, self.offset, self.wide = heads, eps, offset, wide
 
     def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
         """Normalize each row and scale it; the result has the dtype of `x`."""
-        return normalize(x, self.scale[...], self.eps, self.offset, self.division)
+        operands = x, self.scale[...]
+        if self.wide:
+            operands = x.astype(jnp.float32), self.scale[...].astype(jnp.float32)
+        return normalize(*operands, self.eps, self.offset, self.division).astype(x.dtype)
 
 
 def normalize(
@@ -230,8 +235,8 @@ def _stored_parameter(weight: nnx.Param[Array], format: Format) -> nnx.Param[Arr
 class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
 
-    `query_norm` and `key_norm` normalize each head (Qwen3), or are None; so are `sinks`, a score
-    for each head (gpt-oss).
+    `query_norm` and `key_norm` normalize each head (Qwen3), or all heads together (OLMo), or are
+    None; so are `sinks`, a score for each head (gpt-oss).
     """
 
     def __init__(
@@ -253,17 +258,19 @@ class AttentionProjections(nnx.Module):
             bias = bias and config.attention_bias
             return Linear(fan_in, fan_out, axes, bias=bias, dtype=dtype, rngs=rngs)
 
-        def head_norm(heads: str) -> RMSNorm | None:
+        def head_norm(width: int, heads: str) -> RMSNorm | None:
             if not config.qk_norm:
                 return None
+            if config.whole_qk_norm:
+                return norm(config, width, None, dtype)
             return norm(config, config.head_dim, None, dtype, heads=heads)
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
         self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.value = linear(inputs, kv_width, (KV_HEADS, EMBED))
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
-        self.query_norm = head_norm(HEADS)
-        self.key_norm = head_norm(KV_HEADS)
+        self.query_norm = head_norm(q_width, HEADS)
+        self.key_norm = head_norm(kv_width, KV_HEADS)
         self.sinks: nnx.Param[Array] | None = None
         if config.attention_sinks:
             self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))
@@ -282,7 +289,12 @@ class AttentionProjections(nnx.Module):
         k = self.key(x).reshape(tokens, self.config.num_kv_heads, head_dim)
         v = self.value(x).reshape(tokens, self.config.num_kv_heads, head_dim)
         if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
+            if self.config.whole_qk_norm:
+                whole_q, whole_k = q.reshape(tokens, -1), k.reshape(tokens, -1)
+                q = self.query_norm(whole_q).reshape(q.shape)
+                k = self.key_norm(whole_k).reshape(k.shape)
+            else:
+                q, k = self.query_norm(q), self.key_norm(k)
         if self.config.query_scale != 1.0:
             q = q * jnp.asarray(self.config.query_scale, q.dtype)
         q, k = rotate(q, *rotary), rotate(k, *rotary)
@@ -299,9 +311,9 @@ def norm(
     dtype: DTypeLike,
     heads: str | None = None,
 ) -> RMSNorm:
-    """Return a norm with the epsilon and the offset of a decoder."""
-    eps, offset = config.rms_norm_eps, config.norm_offset
-    return RMSNorm(width, eps, axis=axis, heads=heads, offset=offset, dtype=dtype)
+    """Return a norm with the epsilon, the offset and the rounding of a decoder."""
+    eps, offset, wide = config.rms_norm_eps, config.norm_offset, config.wide_norms
+    return RMSNorm(width, eps, axis=axis, heads=heads, offset=offset, wide=wide, dtype=dtype)
 
 
 # The numbers of the clamped activation are those of gpt-oss, which has no other.

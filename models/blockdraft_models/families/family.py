@@ -157,6 +157,19 @@ def whole_rope(config: Published, parameters: Published | None = None) -> dict[s
     return fields
 
 
+def ropes_by_kind(config: Published, local_theta: float) -> dict[str, Any]:
+    """Return the rotations of layers without and with a window; the former have `rope_scaling`."""
+    by_kind = section(config, "rope_parameters")
+    if set(by_kind) - {"full_attention", "sliding_attention"}:
+        raise ValueError("rope_parameters other than by kind of attention are not supported")
+    scaling = section(config, "rope_scaling")
+    everywhere = whole_rope(config, {**section(by_kind, "full_attention"), **scaling})
+    local = whole_rope({**config, "rope_theta": local_theta}, section(by_kind, "sliding_attention"))
+    if isinstance(everywhere["rope_scaling"], LongRopeScaling) or local["rope_scaling"]:
+        raise ValueError("rope scaling of layers with a window, or by LongRoPE, is not supported")
+    return {**everywhere, "local_rope_theta": local["rope_theta"]}
+
+
 def head_dim(config: Published) -> int:
     """Return the width of a head."""
     heads = count(config, "num_attention_heads")

@@ -4,15 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from blockdraft_models.decoder.rope_scaling import LinearScaling
 from blockdraft_models.families.family import (
     Family,
     Published,
     count,
     head_dim,
     number,
-    section,
-    whole_rope,
+    ropes_by_kind,
     windows,
 )
 from blockdraft_models.families.tensors import LayerNames, TensorName
@@ -24,7 +22,7 @@ def _fields(config: Published) -> dict[str, Any]:
     kinds = ["full" if layer % every == every - 1 else "sliding" for layer in range(layers)]
     kinds = config["layer_types"] or [f"{kind}_attention" for kind in kinds]
     return {
-        **_ropes(config),
+        **ropes_by_kind(config, number(config, "rope_local_base_freq")),
         "qk_norm": True,
         "windows": windows({**config, "layer_types": kinds}),
         "query_scale": math.sqrt(head_dim(config) / number(config, "query_pre_attn_scalar")),
@@ -33,22 +31,6 @@ def _fields(config: Published) -> dict[str, Any]:
         "embedding_scale": math.sqrt(count(config, "hidden_size")),
         "activation": "gelu_tanh",
     }
-
-
-def _ropes(config: Published) -> dict[str, Any]:
-    """Read the rotations of layers without and with a window; the former have `rope_scaling`."""
-    by_kind = section(config, "rope_parameters")
-    if set(by_kind) - {"full_attention", "sliding_attention"}:
-        raise ValueError("rope_parameters other than by kind of attention are not supported")
-    scaling = section(config, "rope_scaling")
-    everywhere = whole_rope(config, {**section(by_kind, "full_attention"), **scaling})
-    local = whole_rope(
-        {**config, "rope_theta": config["rope_local_base_freq"]},
-        section(by_kind, "sliding_attention"),
-    )
-    if not isinstance(everywhere["rope_scaling"], LinearScaling | None) or local["rope_scaling"]:
-        raise ValueError("rope scaling of Gemma 3 is supported only if linear, and without window")
-    return {**everywhere, "local_rope_theta": local["rope_theta"]}
 
 
 def _layer(names: LayerNames) -> Iterator[TensorName]:

@@ -126,8 +126,9 @@ class LayerNames:
                     a, b, c = (f"{name}.{kind}" for name in names)
                     yield self(a, b, c, size, permuted_heads=heads)
         if config.qk_norm:
-            yield self.norm("attention.query_norm", "self_attn.q_norm", "attn_q_norm", head_dim)
-            yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", head_dim)
+            widths = (q_width, kv_width) if config.whole_qk_norm else (head_dim, head_dim)
+            yield self.norm("attention.query_norm", "self_attn.q_norm", "attn_q_norm", widths[0])
+            yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", widths[1])
 
     def mlp(self) -> Iterator[TensorName]:
         """Yield the names of a gated MLP's weights, stored one by one as in most families."""

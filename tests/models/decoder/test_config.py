@@ -207,6 +207,13 @@ LONGROPE: dict[str, Any] = {
         ("ministral", {"sliding_window": None}, {"windows": ()}),
         ("gemma3_text", {}, {"windows": (*[4096] * 5, 0) * 6, "local_rope_theta": 1e4}),
         ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
+        ("olmo2", {}, {"rms_norm_eps": 1e-5, "rope_theta": 1e4, "num_kv_heads": 32, "windows": ()}),
+        ("olmo3", {}, {"max_position_embeddings": 2048, "windows": (), "local_rope_theta": None}),
+        (
+            "olmo3",
+            {"rope_theta": 1e6, "sliding_window": 1024},
+            {"windows": (1024, 1024, 1024, 0) * 9, "rope_theta": 1e6, "local_rope_theta": 5e5},
+        ),
         ("phi3", {}, {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
         ("smollm3", {}, {"rotated": (True, True, True, False) * 9, "rope_theta": 2e6}),
         ("smollm3", {"no_rope_layers": [1] * 40}, {"rotated": (), "windows": ()}),
@@ -291,7 +298,7 @@ def test_gemma_rotates_by_kind_of_layer(change: dict[str, Any], bases: tuple[flo
         ({"rope_parameters": {"type": "linear", "factor": 8.0}}, "other than by kind of attention"),
         (
             {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}},
-            "only if linear, and without window",
+            "rope scaling of layers with a window",
         ),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping '30.0' is not supported"),
     ],
@@ -299,6 +306,16 @@ def test_gemma_rotates_by_kind_of_layer(change: dict[str, Any], bases: tuple[flo
 def test_what_gemma_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config_from_hf({**GEMMA3, **change})
+
+
+def test_olmo_stretches_layers_without_a_window_only() -> None:
+    yarn = {"rope_type": "yarn", "factor": 8.0, _ORIGINAL: 8192, "attention_factor": 1.2}
+    published = {**LLAMA_3_1_8B, "model_type": "olmo3", "max_position_embeddings": 65536}
+    old = config_from_hf({**published, "rope_scaling": yarn})
+    new = {"full_attention": {**yarn, "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 5e5}}
+    assert config_from_hf({**published, "rope_scaling": None, "rope_parameters": new}) == old
+    assert old.rope_scaling == YarnScaling(8.0, 32.0, 1.0, 8192, 1.2)
+    assert (old.rope_theta, old.local_rope_theta, old.windows[2:4]) == (5e5, 5e5, (4096, 0))
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:

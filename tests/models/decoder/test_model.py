@@ -9,9 +9,10 @@ import pytest
 from flax import nnx
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
-from tests.models.tiny import Kind, tiny_config
+from tests.models.tiny import LIKE_OLMO3, Kind, tiny_config
 
 from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
+from blockdraft_models.decoder.layer import RMSNorm
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 
@@ -22,6 +23,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama-multi-query": {"kind": "llama", "num_kv_heads": 1, "rope_theta": 1e5},
     "qwen3": {"kind": "qwen3"},
     "bare-layers": {"kind": "llama", "windows": (0, 6, 6), "rotated": (True, True, False)},
+    "olmo": {**LIKE_OLMO3, "windows": (10, 0, 10), "local_rope_theta": 500.0},
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
 
@@ -47,7 +49,7 @@ def test_logits_and_features_equal_the_reference(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("capture", [(), (2, 0, 0)])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "bare-layers"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "bare-layers", "olmo"])
 def test_scanned_layers_equal_unrolled_ones(architecture: str, capture: tuple[int, ...]) -> None:
     decoder = random_decoder(tiny_config(**ARCHITECTURES[architecture]))
     token_ids = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (2, 20))
@@ -110,6 +112,19 @@ def test_bfloat16_runs_under_strict_promotion_and_jit(kind: Kind) -> None:
     assert output.captured.dtype == jnp.bfloat16
     reference = ReferenceDecoder(config, params_from_decoder(decoder)).logits(range(8))
     assert relative_error(logits[0], reference) < 0.05
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_wide_norm_is_rounded_once(*, wide: bool) -> None:
+    rng, norm = np.random.default_rng(0), RMSNorm(32, 1e-6, wide=wide, dtype=jnp.bfloat16)
+    norm.scale[...] = jnp.asarray(rng.normal(1, 0.3, 32), jnp.bfloat16)
+    x = jnp.asarray(rng.standard_normal((64, 32)), jnp.bfloat16)
+    exact = np.asarray(x).astype(np.float64)
+    exact /= np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-6)
+    exact *= np.asarray(norm.scale[...]).astype(np.float64)
+    y = norm(x)
+    assert y.dtype == jnp.bfloat16
+    assert np.array_equal(y, exact.astype(jnp.bfloat16)) == wide
 
 
 def test_every_weight_names_its_axes() -> None:

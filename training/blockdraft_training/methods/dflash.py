@@ -239,6 +239,7 @@ def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
             )
         flat[key] = variable.replace(value)
     nnx.update(ours, nnx.from_flat_state(flat))
+    assert ours.attention_norm is not None  # DFlash layers always have it
     attention, scale = ours.attention, ours.attention_norm.scale[...]
     for projection in (attention.query, attention.key, attention.value):
         projection.weight[...] = projection.weight[...] * scale[None, :]

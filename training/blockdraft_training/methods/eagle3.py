@@ -171,12 +171,13 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
             (model.mlp.down, last.mlp.down),
         ):
             ours.weight[...] = theirs.weight[...].astype(jnp.float32)
-        for norm, scale in (
+        for norm, of_target in (
             (model.hidden_norm, last.attention_norm),
             (model.mlp_norm, last.mlp_norm),
             (model.norm, decoder.norm),
         ):
-            norm.scale[...] = scale.scale[...].astype(jnp.float32)
+            if of_target is not None:  # OLMo has none before attention and MLP
+                norm.scale[...] = of_target.scale[...].astype(jnp.float32)
         pass_last_feature(model.fc, hidden)
         return model
 
