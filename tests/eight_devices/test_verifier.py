@@ -143,7 +143,10 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
 # Of four experts, or six, each device holds the half.
 @pytest.mark.parametrize(
     ("name", "scanned"),
-    [("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True), ("olmo3", True)],
+    [
+        *(("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True)),
+        *(("olmo3", True), ("granite", False)),
+    ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:
     alone, _ = load_decoder(TARGETS / name, dtype=jnp.float32)

@@ -32,6 +32,7 @@ SEEDS = {
     "smollm3": 11,
     "olmo2": 12,
     "olmo3": 13,
+    "granite": 14,
 }
 CONTINUED = 100
 

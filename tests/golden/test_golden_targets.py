@@ -46,7 +46,7 @@ def test_the_text_model_of_one_for_images_is_read(tmp_path: Path) -> None:
 
 
 def test_there_are_targets() -> None:
-    assert len(NAMES) == 14
+    assert len(NAMES) == 15
 
 
 @pytest.mark.parametrize("name", NAMES)

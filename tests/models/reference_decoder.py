@@ -4,8 +4,8 @@ Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pr
 rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
 scaling of its model card, Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
 bias), OLMo 2 and 3 (arXiv 2501.00656: norms behind attention and MLP, queries and keys normalized
-over all heads), and windows and layers without rotations (arXiv 2501.18795). It shares no code with
-the package beyond the configuration.
+over all heads), Granite (four factors), and windows and layers without rotations (arXiv
+2501.18795). It shares no code with the package beyond the configuration.
 """
 
 import math
@@ -47,7 +47,7 @@ class ReferenceDecoder:
         else:
             head = self.params["head.weight"]
         scores: np.ndarray = final @ head.T
-        return scores
+        return scores / self.config.logit_divisor
 
     def captured(self, token_ids: Sequence[int], layer_ids: Sequence[int]) -> np.ndarray:
         """Outputs of the given layers side by side: float64 [tokens, len(layer_ids) * hidden]."""
@@ -56,14 +56,15 @@ class ReferenceDecoder:
 
     def _layer_outputs(self, token_ids: Sequence[int]) -> list[np.ndarray]:
         x = np.stack([self.params["embedding.table"][int(token)] for token in token_ids])
+        x = x * self.config.embedding_scale
         outputs = []
         for layer in range(self.config.num_layers):
-            name = f"layers.{layer}"
+            name, factor = f"layers.{layer}", self.config.residual_scale
             y = self._norm_if_there(x, f"{name}.attention_norm")
             y = self._attention(y, f"{name}.attention", layer)
-            x = x + self._norm_if_there(y, f"{name}.attention_output_norm")
+            x = x + factor * self._norm_if_there(y, f"{name}.attention_output_norm")
             y = self._mlp(self._norm_if_there(x, f"{name}.mlp_norm"), f"{name}.mlp")
-            x = x + self._norm_if_there(y, f"{name}.mlp_output_norm")
+            x = x + factor * self._norm_if_there(y, f"{name}.mlp_output_norm")
             outputs.append(x)
         return outputs
 
@@ -89,7 +90,8 @@ class ReferenceDecoder:
                 keys = [self._rotate(row, at, frequencies) for at, row in enumerate(keys)]
             for at, query in enumerate(queries):
                 seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
-                scores = np.array([query @ key for key in keys[seen]]) / math.sqrt(c.head_dim)
+                scores = np.array([query @ key for key in keys[seen]]) * c.query_scale
+                scores /= math.sqrt(c.head_dim)
                 weights = np.exp(scores - scores.max())
                 attended[at, head] = (weights / weights.sum()) @ v[seen, group]
         return self._linear(attended.reshape(len(x), -1), f"{name}.output")

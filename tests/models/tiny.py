@@ -80,6 +80,12 @@ LIKE_GEMMA3: dict[str, Any] = {
     "windows": (10, 0),
     "local_rope_theta": 500.0,
 }
+LIKE_GRANITE: dict[str, Any] = {
+    "embedding_scale": 12.0,
+    "query_scale": 0.6,
+    "residual_scale": 0.22,
+    "logit_divisor": 8.0,
+}
 LIKE_OLMO3: dict[str, Any] = {
     "qk_norm": True,
     "whole_qk_norm": True,

@@ -47,10 +47,7 @@ def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> 
 
 
 # Other tests of the engine and of serving have the dense ones of Llama and Qwen3.
-@pytest.mark.parametrize(
-    "name",
-    ["mistral-window", "qwen2", "qwen3-moe", "gemma3", "gpt-oss", "phi3", "smollm3", "olmo3"],
-)
+@pytest.mark.parametrize("name", [*NAMES, "qwen2", "phi3", "granite"])
 def test_drafting_never_changes_the_output(name: str) -> None:
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
     vocab_size = decoder.config.vocab_size

@@ -72,6 +72,8 @@ class DecoderConfig:
     input_norms: bool = True  # whether attention and MLP have a norm before them (not in OLMo)
     output_norms: bool = False  # whether they have one behind them (Gemma, OLMo)
     embedding_scale: float = 1.0  # factor of embeddings
+    residual_scale: float = 1.0  # factor of what attention and MLP add (Granite)
+    logit_divisor: float = 1.0  # (Granite)
     activation: Activation = "silu"
     mlp_bias: bool = False  # whether the MLP's projections, and the router, have biases
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one

@@ -1,6 +1,7 @@
 """One layer of a decoder: attention and an MLP, or the experts that a router chooses."""
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
@@ -37,6 +38,7 @@ class DecoderLayer(nnx.Module):
         kind = Experts if config.num_experts else GatedMLP
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
         self.mlp_output_norm = norm_if(config.output_norms)
+        self.residual_scale = config.residual_scale
 
     def __call__(
         self,
@@ -50,9 +52,15 @@ class DecoderLayer(nnx.Module):
         with jax.named_scope(LAYER_SCOPE):
             y = _normalized(self.attention_norm, x)
             attended, cache = self.attention(y, rotary, cache, attend, reach)
-            x = x + _normalized(self.attention_output_norm, attended)
+            x = x + self._scaled(_normalized(self.attention_output_norm, attended))
             fed = self.mlp(_normalized(self.mlp_norm, x))
-            return x + _normalized(self.mlp_output_norm, fed), cache
+            return x + self._scaled(_normalized(self.mlp_output_norm, fed)), cache
+
+    def _scaled(self, y: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
+        if self.residual_scale == 1.0:
+            return y
+        # In bfloat16 the factor itself would be rounded.
+        return (y.astype(jnp.float32) * self.residual_scale).astype(y.dtype)
 
 
 def _normalized(

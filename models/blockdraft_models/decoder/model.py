@@ -105,7 +105,10 @@ class Decoder(nnx.Module):
         if config.embedding_scale != 1.0:
             x = x * jnp.asarray(config.embedding_scale, x.dtype)
         x, captured, updated = self._run_layers(x, (rotary, local), caches, attend, capture)
-        return DecoderOutput(self.norm(x), captured, updated)
+        hidden = self.norm(x)
+        if config.logit_divisor != 1.0:
+            hidden = hidden / jnp.asarray(config.logit_divisor, hidden.dtype)
+        return DecoderOutput(hidden, captured, updated)
 
     def _run_layers(
         self,

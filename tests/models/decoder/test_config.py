@@ -207,6 +207,7 @@ LONGROPE: dict[str, Any] = {
         ("ministral", {"sliding_window": None}, {"windows": ()}),
         ("gemma3_text", {}, {"windows": (*[4096] * 5, 0) * 6, "local_rope_theta": 1e4}),
         ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
+        ("granite", {}, {"embedding_scale": 1.0, "query_scale": 128**0.5, "logit_divisor": 1.0}),
         ("olmo2", {}, {"rms_norm_eps": 1e-5, "rope_theta": 1e4, "num_kv_heads": 32, "windows": ()}),
         ("olmo3", {}, {"max_position_embeddings": 2048, "windows": (), "local_rope_theta": None}),
         (

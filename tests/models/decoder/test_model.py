@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
-from tests.models.tiny import LIKE_OLMO3, Kind, tiny_config
+from tests.models.tiny import LIKE_GRANITE, LIKE_OLMO3, Kind, tiny_config
 
 from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
 from blockdraft_models.decoder.layer import RMSNorm
@@ -24,6 +24,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen3": {"kind": "qwen3"},
     "bare-layers": {"kind": "llama", "windows": (0, 6, 6), "rotated": (True, True, False)},
     "olmo": {**LIKE_OLMO3, "windows": (10, 0, 10), "local_rope_theta": 500.0},
+    "granite": LIKE_GRANITE,
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
 
