@@ -11,6 +11,7 @@ from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_server.keys import Tenant
 
 TENANT_LIMIT = "TENANT_LIMIT"
+LOADING = "LOADING"
 
 _MIN_RETRY_SECONDS = 0.1
 _MAX_RETRY_SECONDS = 30.0
@@ -34,18 +35,21 @@ class Admission:
         capacity: Callable[[], int],
         servers: int = 1,
         shared: Callable[[], bool] = lambda: False,
+        unavailable: Callable[[], ServiceError] = lambda: verifier_unavailable(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty.
 
         `max_waiting` requests may wait beyond the `capacity`, which is how many sequences the
         healthy verifiers decode at once. `servers` share the verifiers, this one included;
-        `shared` returns whether there may be several tenants.
+        `shared` returns whether there may be several tenants, `unavailable` the error while there
+        is no healthy verifier.
         """
         self._max_waiting = max_waiting
         self._capacity = capacity
         self._servers = servers
         self._shared = shared
+        self._unavailable = unavailable
         self._clock = clock
         self._admitted = 0
         # By the salts of the tenants that hold requests; a tenant's limits may change meanwhile.
@@ -115,7 +119,7 @@ class Admission:
             )
         capacity = self._capacity()
         if capacity < 1:
-            raise verifier_unavailable("no verifier is ready")
+            raise self._unavailable()
         admitted, request_count = self._admitted, self._requests[tenant.salt]
         own_limit = self._share(tenant.max_requests)
         if own_limit is not None and request_count >= own_limit:
@@ -175,7 +179,12 @@ class Admission:
         self._last_release = now
 
 
-def verifier_unavailable(message: str, **metadata: object) -> ServiceError:
+def loading(message: str) -> ServiceError:
+    """Return the error for a request that comes before the start is over."""
+    return ServiceError(grpc.StatusCode.UNAVAILABLE, LOADING, message, retry_after_seconds=1.0)
+
+
+def verifier_unavailable(message: str = "no verifier is ready", **metadata: object) -> ServiceError:
     """Return the error for a request that finds no verifier."""
     return ServiceError(
         grpc.StatusCode.UNAVAILABLE,

@@ -16,7 +16,7 @@ from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.event_loop import aside
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, unary_errors
-from blockdraft_server.admission import Admission, verifier_unavailable
+from blockdraft_server.admission import Admission, loading
 from blockdraft_server.completion import generate, writing
 from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
@@ -66,7 +66,11 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self._router = TokenRouter(pool, settings.limits.recovery_seconds, metrics.replays.inc)
         waiting = settings.limits.max_waiting
         self._generating = Admission(
-            waiting, lambda: pool.capacity, settings.servers, lambda: api_keys.shared
+            waiting,
+            lambda: pool.capacity,
+            settings.servers,
+            lambda: api_keys.shared,
+            pool.unavailable,
         )
         self._tokenizing = Admission(waiting, lambda: TOKENIZERS, shared=lambda: api_keys.shared)
         self._threads = ThreadPoolExecutor(TOKENIZERS, "tokenize")
@@ -156,7 +160,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         check_model(request.model, self._settings.served_name)
         description = self._pool.description
         if description is None:
-            raise verifier_unavailable("no verifier was ready yet")
+            raise self._pool.unavailable()
         return model_details(self._settings.served_name, description)
 
     def completions(
@@ -257,12 +261,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
 
     def _loaded_tokenizer(self) -> "Tokenizer":
         if self._tokenizer is None:
-            raise ServiceError(
-                grpc.StatusCode.UNAVAILABLE,
-                "LOADING",
-                "the tokenizer is being loaded",
-                retry_after_seconds=1.0,
-            )
+            raise loading("the tokenizer is being loaded")
         return self._tokenizer
 
 

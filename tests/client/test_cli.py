@@ -238,7 +238,16 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     serving, not_serving, value = capsys.readouterr().out.splitlines()
     assert (serving, not_serving) == ("SERVING", "NOT_SERVING")
     expected = {"address": fake.target, "status": "SERVICE_UNKNOWN", "exactness": None}
-    assert json.loads(value) == expected
+    assert json.loads(value) == {**expected, "reason": None}
+
+
+def test_health_says_how_far_a_start_is(
+    service: FakeInference, fake: RunningFake, capsys: Capture
+) -> None:
+    service.initial_failures = 99
+    fake.set_serving(False)
+    assert main(["health"]) == 1
+    assert capsys.readouterr().out.startswith("NOT_SERVING, LOADING: still loading")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from grpc_health.v1._async import HealthServicer
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
-from blockdraft_runtime.status import ServiceError
+from blockdraft_runtime.status import ServiceError, unary_errors
+from blockdraft_server.admission import loading
 
 SERVICE = "blockdraft.v1.VerifierService"
 
@@ -75,6 +76,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             process=uuid.uuid4().hex,
         )
     )
+    start_message: str | None = None
     load: verifier_pb2.GetLoadResponse = field(default_factory=verifier_pb2.GetLoadResponse)
     requests: list[verifier_pb2.SequenceRequest] = field(default_factory=list)
     streams: int = 0
@@ -174,10 +176,13 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         for outbox in self._outboxes:
             outbox.put_nowait(None)
 
+    @unary_errors
     async def Describe(  # noqa: N802
         self, request: verifier_pb2.VerifierServiceDescribeRequest, context: object
     ) -> verifier_pb2.VerifierServiceDescribeResponse:
-        """Answer with `description`."""
+        """Answer with `description`, or while there is a `start_message` with that."""
+        if self.start_message is not None:
+            raise loading(self.start_message)
         return self.description
 
     async def GetLoad(  # noqa: N802

@@ -11,6 +11,7 @@ from tests.server.support import (
     serving,
     settings_for,
     tokens_of,
+    until,
 )
 
 from blockdraft_protos.v1 import inference_pb2
@@ -29,8 +30,14 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
             assert error.reason == "VERIFIER_UNAVAILABLE"
             fake = FakeVerifier()
             async with running_verifier(fake, address, healthy=False):
-                await asyncio.sleep(0.3)
+                fake.start_message = "the verifier is compiling steps, 6 of 20"
+                await until(lambda: server.app._pool.unavailable().reason == "LOADING")
+                error = await failure(server.generate())
+                assert (error.reason, error.message) == ("LOADING", fake.start_message)
+                error = await failure(server.stub.GetModel(inference_pb2.GetModelRequest()))
+                assert error.reason == "LOADING"
                 assert not await server.healthy()
+                fake.start_message = None
                 await fake.set_healthy(True)
                 await server.until_healthy(True)
                 assert await server.healthy("blockdraft.v1.InferenceService")

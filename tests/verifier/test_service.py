@@ -321,7 +321,7 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
 async def test_every_call_gets_an_error_of_its_own_while_the_model_is_loaded() -> None:
     service, frames = VerifierService(), []
     for _ in range(3):
-        with pytest.raises(ServiceError, match="being loaded") as raised:
+        with pytest.raises(ServiceError, match="is starting") as raised:
             service._ready()
         frames.append(len(list(traceback.walk_tb(raised.value.__traceback__))))
     # The traceback of one that is raised again grows.

@@ -72,11 +72,11 @@ class VerifierApp:
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(REGISTRY)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
-        self._service = VerifierService()
+        self.loading = Loading()
+        self._service = VerifierService(self.loading.words)
         self._leader: StepLeader | None = None
         self._watching: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
-        self.loading = Loading()
         self.failed = False
 
     def register(self, server: grpc.aio.Server) -> None:

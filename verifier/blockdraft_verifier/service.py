@@ -2,7 +2,7 @@
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,8 +37,9 @@ class Loaded(NamedTuple):
 class VerifierService(VerifierServiceServicer):
     """Streams tokens from the engine to callers."""
 
-    def __init__(self) -> None:
-        """Answer UNAVAILABLE until `open`."""
+    def __init__(self, loading: Callable[[], str] = lambda: "starting") -> None:
+        """Answer UNAVAILABLE until `open`; `loading` says how far the start is."""
+        self._loading = loading
         self._served: Loaded | None = None
         self._draining = False
         self._process = uuid.uuid4().hex
@@ -160,7 +161,7 @@ class VerifierService(VerifierServiceServicer):
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE,
                 "LOADING",
-                "the model is being loaded",
+                f"the verifier is {self._loading()}",
                 retry_after_seconds=1.0,
             )
         return self._served

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.options import add_connection_arguments, connect
 from blockdraft_client.cli.output import FAILED, OK, print_json
-from blockdraft_client.errors import BlockdraftError
+from blockdraft_client.errors import BlockdraftError, UnavailableError
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
     from blockdraft_client.results import ExactnessInfo
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
+UNREACHABLE = "UNREACHABLE"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,21 +37,27 @@ def run(args: argparse.Namespace) -> int:
             status: str = client.health(args.service)
         except BlockdraftError as error:
             # For a probe, a server that does not respond is a result too.
-            status = "UNREACHABLE"
+            status = UNREACHABLE
             print(f"blockdraft: {error}", file=sys.stderr)
-        exactness = _exactness(client) if status == HealthStatus.SERVING else None
+        exactness, reason = (None, None) if status == UNREACHABLE else _details(client)
+        if status != HealthStatus.SERVING:
+            exactness = None
         if args.json:
-            result = dataclasses.asdict(exactness) if exactness is not None else None
-            print_json({"address": client.address, "status": status, "exactness": result})
+            numerics = dataclasses.asdict(exactness) if exactness is not None else None
+            state = {"address": client.address, "status": status}
+            print_json({**state, "exactness": numerics, "reason": reason})
         else:
-            print(status if exactness is None else f"{status}, {exactness}")
+            details = exactness or reason
+            print(status if details is None else f"{status}, {details}")
     return OK if status == HealthStatus.SERVING else FAILED
 
 
-def _exactness(client: "Client") -> "ExactnessInfo | None":
-    """Return the result of the verifier's self-test, if the server knows it."""
+def _details(client: "Client") -> "tuple[ExactnessInfo | None, str | None]":
+    """Return the result of the verifier's self-test, or the reason why no verifier is ready."""
     try:
-        return client.model().exactness
+        return client.model().exactness, None
+    except UnavailableError as error:
+        return None, str(error)
     except BlockdraftError:
-        # A key may be missing, or the verifier be gone: health is reported without it.
-        return None
+        # A key may be missing: health is reported without it.
+        return None, None

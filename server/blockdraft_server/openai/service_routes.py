@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, exposition
 
 from blockdraft_runtime import version
 from blockdraft_server.model_details import model_details
+from blockdraft_server.openai.errors import error_body
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
 
@@ -29,8 +30,11 @@ class ServiceRoutes:
         return web.json_response(self._described())
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer with 200 if a verifier takes requests, else with 503."""
-        return web.Response(status=200 if self._pool.capacity > 0 else 503)
+        """Answer with 200 if a verifier takes requests, else with 503 and the reason."""
+        if self._pool.capacity > 0:
+            return web.Response()
+        status, body = error_body(self._pool.unavailable(), request.path)
+        return web.json_response(body, status=status)
 
     async def version(self, request: web.Request) -> web.Response:
         """Name the version."""

@@ -12,6 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from blockdraft_protos.v1 import verifier_pb2, verifier_pb2_grpc
 from blockdraft_runtime.credentials import OtherProcess
 from blockdraft_runtime.settings.process import PeerTlsSettings
+from blockdraft_runtime.status import received_error
+from blockdraft_server.admission import LOADING
 from blockdraft_server.routing.feed import Feed
 from blockdraft_server.routing.verifier_stream import VerifierStream
 
@@ -34,6 +36,7 @@ class VerifierLink:
         description: The last description of what it serves; None before the first response.
         healthy: Whether it responded to the last health check, and is ready.
         reported: The load that it reported then.
+        loading: What it said of its start at the last health check; None if it said nothing.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class VerifierLink:
         self.description: verifier_pb2.VerifierServiceDescribeResponse | None = None
         self.healthy = False
         self.reported = verifier_pb2.GetLoadResponse()
+        self.loading: str | None = None
         self._process = OtherProcess(address, peer_tls, host or None)
         self._open_channel()
         self._stream: VerifierStream | None = None
@@ -166,8 +170,10 @@ class VerifierLink:
                 # Sequences of this server that came or went meanwhile are not others'.
                 own_sequences = max(in_flight, self._in_flight)
                 self._other_sequences = max(self._reported_load - own_sequences, 0)
+            self.loading = None if serving else await self._start_message()
             self._set_healthy(serving and losses == self._losses, "asked")
         except grpc.aio.AioRpcError as error:
+            self.loading = None
             self._set_healthy(False, f"{error.code().name}: {error.details()}")
             await self._show_new_certificates()
 
@@ -189,6 +195,17 @@ class VerifierLink:
         if self._stream is not None:
             await self._stream.close()
         await self._channel.close()
+
+    async def _start_message(self) -> str | None:
+        """Return what a verifier that is not ready says of its start; None if it says nothing."""
+        try:
+            await self._stub.Describe(
+                verifier_pb2.VerifierServiceDescribeRequest(), timeout=_POLL_TIMEOUT_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            received = received_error(error)
+            return received.message if received and received.reason == LOADING else None
+        return None
 
     def _open_channel(self) -> None:
         self._channel = self._process.aio_channel()

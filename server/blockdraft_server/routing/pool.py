@@ -9,7 +9,8 @@ from typing import Any
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
-from blockdraft_server.admission import verifier_unavailable
+from blockdraft_runtime.status import ServiceError
+from blockdraft_server.admission import loading, verifier_unavailable
 from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places
@@ -92,8 +93,14 @@ class VerifierPool:
         """The limits; UNAVAILABLE while there is no healthy verifier."""
         limits = self.limits
         if limits is None:
-            raise verifier_unavailable("no verifier is ready")
+            raise self.unavailable()
         return limits
+
+    def unavailable(self) -> ServiceError:
+        """Return the error for a request while no verifier is healthy: one may be loading."""
+        messages = (link.loading for link in self._links.values() if link.loading is not None)
+        message = next(messages, None)
+        return verifier_unavailable() if message is None else loading(message)
 
     def count(self, standing: Standing) -> int:
         """Return the number of verifiers of a standing, whatever their target; thread-safe."""

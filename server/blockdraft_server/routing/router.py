@@ -84,7 +84,7 @@ class TokenRouter:
     async def _first_link(self, deadline: float) -> VerifierLink:
         link = self._pool.choose()
         if link is None and not self._pool.serves():
-            raise verifier_unavailable("no verifier is ready")
+            raise self._pool.unavailable()
         async with _waiting(deadline, "no verifier is ready"):
             return link or await self._pool.wait(None, self._recovery_seconds)
 
