@@ -15,7 +15,7 @@ from types import FrameType
 from blockdraft_client.cli.output import CommandFailedError
 
 # The same as `blockdraft serve`, but of this interpreter whatever PATH says.
-SERVE_COMMAND = (sys.executable, "-m", "blockdraft_client", "serve")
+SERVE_COMMAND = (sys.executable, "-m", "blockdraft", "serve")
 STOP_SECONDS = 10.0
 FORCED_STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 40
