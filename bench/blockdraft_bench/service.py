@@ -10,8 +10,8 @@ from blockdraft_bench.provenance import DrafterIdentity, Target
 from blockdraft_client.aio import AsyncClient
 from blockdraft_client.cli.local_server import LocalServer
 from blockdraft_client.client import Client
+from blockdraft_client.model_info import ModelInfo
 from blockdraft_client.params import SamplingParams, SpeculationParams, TLSConfig
-from blockdraft_client.results import ModelInfo
 from blockdraft_drafter.sources import find_checkpoint
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_models.weights.resolve import resolve_target

@@ -40,6 +40,14 @@ if TYPE_CHECKING:
         RequestCancelledError,
         UnavailableError,
     )
+    from blockdraft_client.model_info import (
+        DrafterInfo,
+        DraftingInfo,
+        DraftingState,
+        ExactnessInfo,
+        ModelInfo,
+        SourceCounts,
+    )
     from blockdraft_client.params import (
         ChatMessage,
         KeepAliveConfig,
@@ -52,11 +60,8 @@ if TYPE_CHECKING:
     from blockdraft_client.results import (
         Chunk,
         Completion,
-        DrafterInfo,
-        ExactnessInfo,
         FinishReason,
         HealthStatus,
-        ModelInfo,
         PartialCompletion,
         Tokenization,
         TokenLogProb,
@@ -82,6 +87,8 @@ __all__ = [
     "ConnectionFailedError",
     "DeadlineExceededError",
     "DrafterInfo",
+    "DraftingInfo",
+    "DraftingState",
     "ExactnessInfo",
     "FinishReason",
     "FreeText",
@@ -100,6 +107,7 @@ __all__ = [
     "RequestCancelledError",
     "RetryConfig",
     "SamplingParams",
+    "SourceCounts",
     "SpeculationParams",
     "StepSeconds",
     "Stream",
@@ -115,7 +123,7 @@ __all__ = [
 ]
 
 # Where the names of `__all__` are defined.
-_MODULES = ("client", "aio", "constraints", "errors", "params", "results", "usage")
+_MODULES = ("client", "aio", "constraints", "errors", "params", "results", "model_info", "usage")
 
 if not TYPE_CHECKING:
     # A type checker reads the imports above; this would hide a misspelt name from it.

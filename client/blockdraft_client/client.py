@@ -15,10 +15,11 @@ from blockdraft_client.base import READY_POLL_SECONDS, ClientBase
 from blockdraft_client.constraints import OutputConstraint, ParsedT
 from blockdraft_client.error_mapping import from_rpc_error
 from blockdraft_client.errors import ConnectionFailedError, DeadlineExceededError, NotFoundError
+from blockdraft_client.model_info import ModelInfo
 from blockdraft_client.params import CallOptions, GenerationOptions, Prompt
 from blockdraft_client.parsing import parsed_completion
 from blockdraft_client.requests import generation_request, prompt_message
-from blockdraft_client.results import Completion, HealthStatus, ModelInfo, Tokenization
+from blockdraft_client.results import Completion, HealthStatus, Tokenization
 from blockdraft_client.stream import Stream
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1.inference_pb2_grpc import InferenceServiceStub

@@ -37,7 +37,7 @@ class TokenSource(enum.StrEnum):
     """The constraint left no other token."""
 
 
-_TOKEN_SOURCES = {
+TOKEN_SOURCES = {
     inference_pb2.TOKEN_SOURCE_TARGET: TokenSource.TARGET,
     inference_pb2.TOKEN_SOURCE_DRAFTER: TokenSource.DRAFTER,
     inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP: TokenSource.PROMPT_LOOKUP,
@@ -92,7 +92,7 @@ def token_sources_from(
     proto: inference_pb2.GenerateResponse | inference_pb2.StreamGenerateResponse,
 ) -> tuple[TokenSource, ...]:
     """Read the sources of the tokens of a completion or of a part of one."""
-    return tuple(_TOKEN_SOURCES.get(source, TokenSource.UNKNOWN) for source in proto.token_sources)
+    return tuple(TOKEN_SOURCES.get(source, TokenSource.UNKNOWN) for source in proto.token_sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,105 +213,6 @@ class Tokenization:
     def from_proto(cls, proto: inference_pb2.TokenizeResponse) -> "Tokenization":
         """Read the message."""
         return cls(tuple(proto.token_ids), tuple(proto.tokens), proto)
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterInfo:
-    """The attached drafter.
-
-    Attributes:
-        method: Draft method, "dflash" for block diffusion.
-        block_size: Tokens per block, the anchor included.
-        fingerprint: Identity of its weights and configuration.
-        trained: Whether the weights were trained for this target.
-        version: Number of its version if it learns while it serves, from 1; 0 if it does not.
-    """
-
-    method: str
-    block_size: int
-    fingerprint: str
-    trained: bool
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExactnessInfo:
-    """Whether drafted, batched and replayed completions are bit for bit those of plain decoding.
-
-    Attributes:
-        exact: Whether all steps of the verifier are batch-invariant.
-        dtype: Element type that the target computes in.
-        classes: The shapes of steps ("rows x tokens") by their numerics: the shapes of one class
-            give the same bits. One class if exact.
-        padded: Shapes with other numerics, which are padded to one of those.
-    """
-
-    exact: bool
-    dtype: str
-    classes: tuple[str, ...]
-    padded: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return the result in a few words."""
-        if self.padded:
-            return f"exact in {self.dtype}, {len(self.padded)} step shapes padded"
-        if self.exact:
-            return f"exact in {self.dtype}"
-        return f"inexact in {self.dtype}, {len(self.classes)} classes of numerics"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The served model.
-
-    Attributes:
-        name: Name to use in requests.
-        target_fingerprint: Identity of the target's weights and configuration.
-        vocabulary_size: Number of token ids the model knows.
-        max_context_tokens: Most tokens a prompt and its completion may have together.
-        drafter: The attached drafter; None while none is connected.
-        server_version: Version of the server.
-        exactness: Result of the verifier's self-test; None if it has made none.
-        proto: The message this was read from.
-    """
-
-    name: str
-    target_fingerprint: str
-    vocabulary_size: int
-    max_context_tokens: int
-    drafter: DrafterInfo | None
-    server_version: str
-    exactness: ExactnessInfo | None = None
-    proto: inference_pb2.GetModelResponse | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def from_proto(cls, proto: inference_pb2.GetModelResponse) -> "ModelInfo":
-        """Read the message."""
-        drafter = None
-        if proto.HasField("drafter"):
-            drafter = DrafterInfo(
-                method=proto.drafter.method,
-                block_size=proto.drafter.block_size,
-                fingerprint=proto.drafter.fingerprint,
-                trained=proto.drafter.trained,
-                version=proto.drafter.version,
-            )
-        exactness = None
-        if proto.HasField("exactness"):
-            message = proto.exactness
-            exactness = ExactnessInfo(
-                message.exact, message.dtype, tuple(message.classes), tuple(message.padded)
-            )
-        return cls(
-            name=proto.model,
-            target_fingerprint=proto.target_fingerprint,
-            vocabulary_size=proto.vocabulary_size,
-            max_context_tokens=proto.max_context_tokens,
-            drafter=drafter,
-            server_version=proto.version,
-            exactness=exactness,
-            proto=proto,
-        )
 
 
 class HealthStatus(enum.StrEnum):

@@ -43,10 +43,6 @@ FINISH_NAMES = {
     inference_pb2.FINISH_REASON_LENGTH: "length",
 }
 """The finish reasons by the names of OpenAI and vLLM."""
-_FINISH_REASONS = {
-    verifier_pb2.TOKEN_FINISH_REASON_STOP: inference_pb2.FINISH_REASON_STOP,
-    verifier_pb2.TOKEN_FINISH_REASON_LENGTH: inference_pb2.FINISH_REASON_LENGTH,
-}
 
 
 async def generate(
@@ -76,11 +72,11 @@ async def generate(
             token_ids = list(message.token_ids)
             ended = bool(token_ids) and token_ids[-1] in stop_tokens
             text = detokenizer.push(token_ids[:-1] if ended else token_ids)
-            finish_reason = _FINISH_REASONS.get(message.finish_reason)
-            if finish_reason is not None:
+            finish_reason = message.finish_reason
+            if finish_reason:
                 text += detokenizer.finish()
             token_count += len(token_ids)
-            usage = replay.usage() if finish_reason is not None or detokenizer.stopped else None
+            usage = replay.usage() if finish_reason or detokenizer.stopped else None
             if usage is not None and detokenizer.stopped:
                 finish_reason = inference_pb2.FINISH_REASON_STOP
                 # Tokens after the last one of the stop sequence are no part of the completion.
@@ -89,16 +85,16 @@ async def generate(
             yield inference_pb2.StreamGenerateResponse(
                 text=text,
                 token_ids=token_ids,
-                token_sources=message.sources[: len(token_ids)],  # type: ignore[arg-type]  # its ints
+                token_sources=message.sources[: len(token_ids)],
                 log_probs=_log_probs(token_ids, message.log_probs, token_bytes),
                 prompt_log_probs=_of_prompt(prompt, message.prompt_log_probs, token_bytes)
                 if prompt
                 else None,
-                finish_reason=finish_reason or inference_pb2.FINISH_REASON_UNSPECIFIED,
+                finish_reason=finish_reason,
                 usage=usage,
             )
             prompt = None
-            if finish_reason is not None:
+            if finish_reason:
                 return
 
 

@@ -14,17 +14,7 @@ def model_details(
     response.target_fingerprint = description.target_fingerprint
     response.vocabulary_size = description.vocabulary_size
     response.max_context_tokens = description.max_context_tokens
-    if description.HasField("drafter"):
-        drafter = description.drafter
-        response.drafter.method = drafter.method
-        response.drafter.block_size = drafter.block_size
-        response.drafter.fingerprint = drafter.fingerprint
-        response.drafter.trained = drafter.trained
-        response.drafter.version = drafter.version
-    if description.HasField("exactness"):
-        exactness = description.exactness
-        response.exactness.exact = exactness.exact
-        response.exactness.dtype = exactness.dtype
-        response.exactness.classes.extend(" ".join(group.steps) for group in exactness.classes)
-        response.exactness.padded.extend(exactness.padded)
+    for name in ("drafter", "exactness", "drafting"):
+        if description.HasField(name):
+            getattr(response, name).CopyFrom(getattr(description, name))
     return response

@@ -112,7 +112,7 @@ def test_generate_continues_a_text_and_answers_a_message(
 
 def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
     assert main(["generate", "hi", "--stats"]) == 0
-    expected = "6 tokens, 2.0 tokens/s, τ 2.50, TTFT 0.75 s\n"
+    expected = "6 tokens, 2.0 tokens/s, τ 2.50, 3 of 8 drafted tokens accepted, TTFT 0.75 s\n"
     assert capsys.readouterr() == (TEXT + "\n", expected)
 
 
@@ -236,9 +236,9 @@ def test_health_says_whether_the_server_serves(fake: RunningFake, capsys: Captur
     assert main(["health"]) == 1
     assert main(["health", "--json", "--service", "nobody"]) == 1
     serving, not_serving, value = capsys.readouterr().out.splitlines()
-    assert (serving, not_serving) == ("SERVING", "NOT_SERVING")
+    assert (serving, not_serving) == ("SERVING, drafting unknown", "NOT_SERVING")
     expected = {"address": fake.target, "status": "SERVICE_UNKNOWN", "exactness": None}
-    assert json.loads(value) == {**expected, "reason": None}
+    assert json.loads(value) == {**expected, "reason": None, "drafting": None}
 
 
 def test_health_says_how_far_a_start_is(
@@ -268,7 +268,7 @@ def test_health_and_models_say_whether_answers_are_exact(
     assert main(["models"]) == 0
     assert main(["health", "--json"]) == 0
     health, *models, value = capsys.readouterr().out.splitlines()
-    assert health == f"SERVING, {words}"
+    assert health == f"SERVING, {words}, drafting unknown"
     assert f"numerics            {words}" in models
     found = {"exact": exact, "dtype": "bfloat16", "classes": classes, "padded": []}
     assert json.loads(value)["exactness"] == found
@@ -293,6 +293,30 @@ def test_models_describes_what_is_served(service: FakeInference, capsys: Capture
     service.model = inference_pb2.GetModelResponse(model="fake")
     assert main(["models"]) == 0
     assert "none connected" in capsys.readouterr().out
+
+
+def test_models_and_health_say_whether_drafting_pays(
+    service: FakeInference, capsys: Capture
+) -> None:
+    counts = inference_pb2.SourceCounts(
+        source=inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP, drafted_tokens=9, accepted_tokens=4
+    )
+    service.model = inference_pb2.GetModelResponse(
+        drafting=inference_pb2.Drafting(
+            state=inference_pb2.DRAFTING_STATE_PAUSED, reason="it was late", sources=[counts]
+        )
+    )
+    assert main(["health"]) == 0
+    assert main(["models"]) == 0
+    health, *lines = capsys.readouterr().out.splitlines()
+    assert health == "SERVING, drafting paused: it was late"
+    assert lines[-2:] == [
+        "drafting            paused: it was late",
+        "  prompt lookup     4 of 9 drafted tokens accepted",
+    ]
+    assert main(["health", "--json"]) == 0
+    drafting = json.loads(capsys.readouterr().out)["drafting"]
+    assert drafting["sources"] == {"prompt_lookup": {"drafted": 9, "accepted": 4}}
 
 
 def test_version(capsys: Capture) -> None:

@@ -199,7 +199,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
     def _messages(self, request: verifier_pb2.SequenceRequest) -> list[verifier_pb2.SequenceTokens]:
         emitted = list(request.emitted_token_ids)
         new: list[int] = []
-        finish = verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+        finish = inference_pb2.FINISH_REASON_LENGTH
         while len(emitted) + len(new) < request.max_output_tokens:
             so_far = [*emitted, *new]
             token = (
@@ -209,7 +209,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             )
             new.append(token)
             if token in request.stop_token_ids:
-                finish = verifier_pb2.TOKEN_FINISH_REASON_STOP
+                finish = inference_pb2.FINISH_REASON_STOP
                 break
         size = self.tokens_per_step
         chunks = [new[:1], *(new[start : start + size] for start in range(1, len(new), size))]
@@ -233,7 +233,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         usage.verification_steps = len(chunks) - 1
         usage.drafted_tokens = (len(chunks) - 1) * (size - 1)
         usage.accepted_tokens = len(new) - len(chunks)
-        usage.verify_time.FromMilliseconds(10)
+        usage.step_times.verify_time.FromMilliseconds(10)
         return messages
 
     def _log_probs(

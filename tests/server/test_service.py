@@ -271,8 +271,7 @@ async def test_get_model_describes_target_and_drafter(
     assert not model.HasField("exactness")
     found = verifier.description.exactness
     found.exact, found.dtype = False, "float32"
-    found.classes.add(steps=["1x1"])
-    found.classes.add(steps=["1x2", "1x4"])
+    found.classes.extend(["1x1", "1x2 1x4"])
     verifier.description.drafter.method = "dflash"
     verifier.description.drafter.block_size = 8
     request = inference_pb2.GetModelRequest(model="smollm2-135m")

@@ -14,6 +14,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.verifier.grammars import choice_of, tiny_grammars, tiny_tokenizer
 from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
 
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError, invalid_argument
 from blockdraft_verifier import decode_stream
@@ -155,7 +156,7 @@ async def test_steps_that_were_not_read_are_one_message(
         assert sizes(rest) == {0: [1] * 5, 1: [1] * 5}
         for message, tokens in zip(rest.sequences, expected, strict=True):
             assert list(message.token_ids) == tokens[1:]
-            assert message.finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
+            assert message.finish_reason == inference_pb2.FINISH_REASON_LENGTH
         assert not server.stream._sequences
         # Within limits: then it takes several.
         monkeypatch.setattr(decode_stream, "MAX_MESSAGE_TOKENS", 4)

@@ -10,6 +10,7 @@ from tests.verifier.support import link_to, make_engine
 from tests.verifier.test_service import Served, collect, refused, served, tokens_of
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.grammars import compilation
@@ -36,7 +37,7 @@ async def said(verifier: Served, bias: float = -100.0) -> str:
     rules = pb.LogitsRules(repetition_penalty=1.0, logit_bias={ord("#"): bias})
     request = GenerationRequest("r", PROMPT, max_output_tokens=40)
     messages = await collect(verifier.stream(request, grammar=GRAMMAR, rules=rules))
-    assert messages[-1].finish_reason == pb.TOKEN_FINISH_REASON_STOP
+    assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_STOP
     assert messages[-1].usage.output_tokens == len(tokens_of(messages))
     return bytes(token for token in tokens_of(messages) if token != END).decode()
 

@@ -210,16 +210,12 @@ def test_usage_by_hand() -> None:
     assert (usage.drafted_tokens, usage.accepted_tokens) == (5, 3)
     assert (usage.prompt_lookup_drafted_tokens, usage.prompt_lookup_accepted_tokens) == (2, 2)
     seconds = {
-        name: getattr(usage, name).ToNanoseconds() / 1e9
-        for name in (
-            "queue_time",
-            "prefill_time",
-            "decode_time",
-            "verify_time",
-            "draft_time",
-            "transport_time",
-            "host_time",
+        name: getattr(message, name).ToNanoseconds() / 1e9
+        for message, names in (
+            (usage, ("queue_time", "prefill_time", "decode_time")),
+            (usage.step_times, ("verify_time", "draft_time", "transport_time", "host_time")),
         )
+        for name in names
     }
     assert seconds == {
         "queue_time": 0.5,
@@ -239,18 +235,18 @@ def test_times_that_never_came_are_zero() -> None:
     assert usage.prefill_time.ToNanoseconds() == 0
     assert usage.decode_time.ToNanoseconds() == 0
     sequence.usage.verify_seconds = 5.0
-    assert usage_message(sequence).host_time.ToNanoseconds() == 0
+    assert usage_message(sequence).step_times.host_time.ToNanoseconds() == 0
 
 
 @pytest.mark.parametrize(
     ("reason", "sent"),
     [
-        (None, pb.TOKEN_FINISH_REASON_UNSPECIFIED),
-        (FinishReason.STOP, pb.TOKEN_FINISH_REASON_STOP),
-        (FinishReason.LENGTH, pb.TOKEN_FINISH_REASON_LENGTH),
+        (None, inference_pb2.FINISH_REASON_UNSPECIFIED),
+        (FinishReason.STOP, inference_pb2.FINISH_REASON_STOP),
+        (FinishReason.LENGTH, inference_pb2.FINISH_REASON_LENGTH),
     ],
 )
-def test_messages(reason: FinishReason | None, sent: pb.TokenFinishReason.ValueType) -> None:
+def test_messages(reason: FinishReason | None, sent: inference_pb2.FinishReason.ValueType) -> None:
     ranked = RankedLogProbs(-0.5, (3, 1), (-0.25, -0.5))
     sources = (DraftSource.PROMPT_LOOKUP,)
     event = TokensGained((6, 7), (ranked, ranked), 2, sources, finish_reason=reason)

@@ -23,6 +23,7 @@ from tests.verifier.support import (
     random_requests,
 )
 
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import (
     VerifierServiceStub,
@@ -216,7 +217,7 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
                     True
                 ]
                 assert {m.finish_reason for m in messages[:-1]} <= {0}
-                assert messages[-1].finish_reason == pb.TOKEN_FINISH_REASON_LENGTH
+                assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_LENGTH
                 assert messages[-1].usage.prompt_tokens == len(request.prompt)
                 assert messages[-1].usage.output_tokens == len(outcome.tokens)
                 for message in messages:
@@ -302,6 +303,9 @@ async def test_describe(verifier: Served, monkeypatch: pytest.MonkeyPatch) -> No
         max_context_tokens=96,
         max_sequences=2,
         kv_cache_tokens=ENGINE.num_pages * ENGINE.page_size,
+        drafting=inference_pb2.Drafting(
+            state=inference_pb2.DRAFTING_STATE_WITHOUT_DRAFTER, reason="none was started"
+        ),
     )
     described = await verifier.stub.Describe(request)
     assert len(described.process) == 32

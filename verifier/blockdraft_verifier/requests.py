@@ -31,10 +31,10 @@ MAX_SALT_BYTES = 64
 MAX_BAD_WORDS = 128
 
 FINISH_REASONS = {
-    FinishReason.STOP: pb.TOKEN_FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.TOKEN_FINISH_REASON_LENGTH,
+    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
 }
-_SOURCES = {
+SOURCES = {
     DraftSource.DRAFTER: inference_pb2.TOKEN_SOURCE_DRAFTER,
     DraftSource.PROMPT_LOOKUP: inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
     DraftSource.GRAMMAR: inference_pb2.TOKEN_SOURCE_GRAMMAR,
@@ -179,7 +179,7 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: TokenSeq
     """Append what a step gained to a message that holds the steps before it, if any."""
     message.token_ids.extend(event.token_ids)
     message.step_sizes.append(len(event.token_ids))
-    message.sources.extend(_SOURCES[source] for source in event.sources)
+    message.sources.extend(SOURCES[source] for source in event.sources)
     chosen_count = len(event.token_ids) - event.accepted
     message.sources.extend([inference_pb2.TOKEN_SOURCE_TARGET] * chosen_count)
     if event.log_probs:
@@ -191,7 +191,7 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: TokenSeq
         message.usage.CopyFrom(usage_message(sequence))
 
 
-def usage_message(sequence: TokenSequence) -> pb.TokenUsage:
+def usage_message(sequence: TokenSequence) -> inference_pb2.Usage:
     """Return the usage of a finished sequence as a message."""
     usage = sequence.usage
     arrived = sequence.arrival_time
@@ -199,7 +199,7 @@ def usage_message(sequence: TokenSequence) -> pb.TokenUsage:
     first = usage.first_token_time if usage.first_token_time is not None else began
     last = usage.last_token_time if usage.last_token_time is not None else first
     attributed_seconds = usage.verify_seconds + usage.draft_seconds + usage.transport_seconds
-    return pb.TokenUsage(
+    return inference_pb2.Usage(
         prompt_tokens=len(sequence.request.prompt),
         output_tokens=sequence.output_count - len(sequence.request.emitted),
         drafted_tokens=sum(usage.drafted_per_position),
@@ -211,10 +211,12 @@ def usage_message(sequence: TokenSequence) -> pb.TokenUsage:
         queue_time=_duration(began - arrived),
         prefill_time=_duration(first - began),
         decode_time=_duration(last - first),
-        verify_time=_duration(usage.verify_seconds),
-        draft_time=_duration(usage.draft_seconds),
-        transport_time=_duration(usage.transport_seconds),
-        host_time=_duration(last - first - attributed_seconds),
+        step_times=inference_pb2.StepTimes(
+            verify_time=_duration(usage.verify_seconds),
+            draft_time=_duration(usage.draft_seconds),
+            transport_time=_duration(usage.transport_seconds),
+            host_time=_duration(last - first - attributed_seconds),
+        ),
         prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
         prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
         forced_tokens=usage.forced,

@@ -15,6 +15,11 @@ from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceServicer
 from blockdraft_runtime.status import ServiceError, stream_errors, unary_errors
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.decode_stream import DecodeStream, engine_stopped
+from blockdraft_verifier.description import (
+    drafter_message,
+    drafting_message,
+    exactness_message,
+)
 from blockdraft_verifier.engine.listeners import Listener, StepEnd
 from blockdraft_verifier.engine.loop import Engine, EngineStoppedError, QueueFullError
 from blockdraft_verifier.grammars.compiler import GrammarCompiler
@@ -86,10 +91,10 @@ class VerifierService(VerifierServiceServicer):
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
         engine, model, computation, vocab_size, _ = self._ready()
-        limits, drafter, exactness = engine.settings.scheduler, engine.drafter, engine.exactness
+        limits, exactness = engine.settings.scheduler, engine.exactness
         if exactness is not None:
             computation = replace(computation, rounding="exact" if exactness.exact else "inexact")
-        response = pb.VerifierServiceDescribeResponse(
+        return pb.VerifierServiceDescribeResponse(
             model=model,
             target_fingerprint=computation.target_fingerprint,
             computation_fingerprint=computation.fingerprint,
@@ -98,20 +103,10 @@ class VerifierService(VerifierServiceServicer):
             max_sequences=limits.max_sequences,
             kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
             process=self._process,
+            exactness=None if exactness is None else exactness_message(exactness),
+            drafter=None if engine.drafter is None else drafter_message(engine.drafter),
+            drafting=drafting_message(engine),
         )
-        if exactness is not None:
-            message = response.exactness
-            message.exact, message.dtype = exactness.exact, exactness.dtype
-            message.classes.extend(
-                pb.NumericsClass(steps=map(str, shapes)) for shapes in exactness.classes
-            )
-            message.padded.extend(map(str, exactness.padded))
-        if drafter is not None:
-            attached = response.drafter
-            attached.method, attached.block_size = drafter.method, drafter.block_size
-            attached.fingerprint, attached.version = drafter.fingerprint, drafter.version
-            attached.trained = drafter.trained
-        return response
 
     @unary_errors
     async def GetLoad(  # noqa: N802

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from blockdraft_client.results import Completion, ModelInfo
+from blockdraft_client.model_info import ModelInfo
+from blockdraft_client.results import Completion
 from blockdraft_client.usage import StepSeconds, Usage
 
 # More of them do not fit into a line; they are rarely accepted.

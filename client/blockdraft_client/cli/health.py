@@ -1,17 +1,17 @@
 """`blockdraft health`: say whether the server takes requests."""
 
 import argparse
-import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
+from blockdraft_client.cli.models import model_json
 from blockdraft_client.cli.options import add_connection_arguments, connect
 from blockdraft_client.cli.output import FAILED, OK, print_json
 from blockdraft_client.errors import BlockdraftError, UnavailableError
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
-    from blockdraft_client.results import ExactnessInfo
+    from blockdraft_client.model_info import ModelInfo
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
 UNREACHABLE = "UNREACHABLE"
@@ -39,23 +39,23 @@ def run(args: argparse.Namespace) -> int:
             # For a probe, a server that does not respond is a result too.
             status = UNREACHABLE
             print(f"blockdraft: {error}", file=sys.stderr)
-        exactness, reason = (None, None) if status == UNREACHABLE else _details(client)
-        if status != HealthStatus.SERVING:
-            exactness = None
+        model, reason = (None, None) if status == UNREACHABLE else _details(client)
+        model = model if status == HealthStatus.SERVING else None
         if args.json:
-            numerics = dataclasses.asdict(exactness) if exactness is not None else None
-            state = {"address": client.address, "status": status}
-            print_json({**state, "exactness": numerics, "reason": reason})
+            details = None if model is None else model_json(model)
+            exactness, drafting = ((details or {}).get(name) for name in ("exactness", "drafting"))
+            state = {"address": client.address, "status": status, "reason": reason}
+            print_json({**state, "exactness": exactness, "drafting": drafting})
         else:
-            details = exactness or reason
-            print(status if details is None else f"{status}, {details}")
+            words = [reason] if model is None else [model.exactness, f"drafting {model.drafting}"]
+            print(", ".join([status, *(str(word) for word in words if word)]))
     return OK if status == HealthStatus.SERVING else FAILED
 
 
-def _details(client: "Client") -> "tuple[ExactnessInfo | None, str | None]":
-    """Return the result of the verifier's self-test, or the reason why no verifier is ready."""
+def _details(client: "Client") -> "tuple[ModelInfo | None, str | None]":
+    """Return the description of the model, or the reason why no verifier is ready."""
     try:
-        return client.model().exactness, None
+        return client.model(), None
     except UnavailableError as error:
         return None, str(error)
     except BlockdraftError:

@@ -9,7 +9,7 @@ from blockdraft_client.cli.options import add_connection_arguments, connect
 from blockdraft_client.cli.output import OK, print_json
 
 if TYPE_CHECKING:
-    from blockdraft_client.results import ModelInfo
+    from blockdraft_client.model_info import ModelInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,7 @@ def model_json(model: "ModelInfo") -> dict[str, object]:
         "server_version": model.server_version,
         "exactness": dataclasses.asdict(model.exactness) if model.exactness is not None else None,
         "drafter": dataclasses.asdict(model.drafter) if model.drafter is not None else None,
+        "drafting": dataclasses.asdict(model.drafting),
     }
 
 
@@ -66,10 +67,16 @@ def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
     ]
     drafter = model.drafter
     if drafter is None:
-        return [*lines, ("drafter", "none connected")]
-    lines += [
-        ("drafter", f"{drafter.method}, blocks of {drafter.block_size}"),
-        ("drafter fingerprint", drafter.fingerprint),
-        ("drafter trained", "yes" if drafter.trained else "no"),
-    ]
-    return [*lines, ("drafter version", drafter.version)] if drafter.version else lines
+        lines.append(("drafter", "none connected"))
+    else:
+        lines += [
+            ("drafter", f"{drafter.method}, blocks of {drafter.block_size}"),
+            ("drafter fingerprint", drafter.fingerprint),
+            ("drafter trained", "yes" if drafter.trained else "no"),
+        ]
+        lines += [("drafter version", drafter.version)] if drafter.version else []
+    lines.append(("drafting", model.drafting))
+    for source, counts in model.drafting.sources.items():
+        words = f"{counts.accepted} of {counts.drafted} drafted tokens accepted"
+        lines.append((f"  {source.replace('_', ' ')}", words))
+    return lines

@@ -94,5 +94,7 @@ def stats_line(usage: "Usage") -> str:
         parts.append(f"{usage.tokens_per_second:.1f} tokens/s")
     if usage.acceptance_length is not None:
         parts.append(f"τ {usage.acceptance_length:.2f}")
+    if usage.verification_steps:
+        parts.append(f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted")
     parts.append(f"TTFT {usage.time_to_first_token_seconds:.2f} s")
     return ", ".join(parts)

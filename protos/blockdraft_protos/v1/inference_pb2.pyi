@@ -82,6 +82,34 @@ TOKEN_SOURCE_GRAMMAR: TokenSource.ValueType  # 4
 """The constraint, which left no other token."""
 Global___TokenSource: _TypeAlias = TokenSource  # noqa: Y015
 
+class _DraftingState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DraftingStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftingState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DRAFTING_STATE_UNSPECIFIED: _DraftingState.ValueType  # 0
+    """Not known."""
+    DRAFTING_STATE_ON: _DraftingState.ValueType  # 1
+    """It is asked wherever that pays."""
+    DRAFTING_STATE_PAUSED: _DraftingState.ValueType  # 2
+    """It is not asked, or only as a probe."""
+    DRAFTING_STATE_WITHOUT_DRAFTER: _DraftingState.ValueType  # 3
+    """None is connected."""
+
+class DraftingState(_DraftingState, metaclass=_DraftingStateEnumTypeWrapper):
+    """Says whether the drafter is asked for drafts."""
+
+DRAFTING_STATE_UNSPECIFIED: DraftingState.ValueType  # 0
+"""Not known."""
+DRAFTING_STATE_ON: DraftingState.ValueType  # 1
+"""It is asked wherever that pays."""
+DRAFTING_STATE_PAUSED: DraftingState.ValueType  # 2
+"""It is not asked, or only as a probe."""
+DRAFTING_STATE_WITHOUT_DRAFTER: DraftingState.ValueType  # 3
+"""None is connected."""
+Global___DraftingState: _TypeAlias = DraftingState  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -419,6 +447,7 @@ class GetModelResponse(_message.Message):
     DRAFTER_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     EXACTNESS_FIELD_NUMBER: _builtins.int
+    DRAFTING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name clients may use in requests."""
     target_fingerprint: _builtins.str
@@ -437,6 +466,10 @@ class GetModelResponse(_message.Message):
     def exactness(self) -> Global___ModelExactness:
         """Whether completions are exact on the verifier at hand; absent if that was not tested."""
 
+    @_builtins.property
+    def drafting(self) -> Global___Drafting:
+        """Whether drafting pays on the verifier at hand, and what came of drafts so far."""
+
     def __init__(
         self,
         *,
@@ -447,14 +480,77 @@ class GetModelResponse(_message.Message):
         drafter: Global___DraftModel | None = ...,
         version: _builtins.str = ...,
         exactness: Global___ModelExactness | None = ...,
+        drafting: Global___Drafting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class Drafting(_message.Message):
+    """Says whether tokens are drafted now, and from which sources they came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    state: Global___DraftingState.ValueType
+    """Whether the drafter is asked for drafts."""
+    reason: _builtins.str
+    """Why it is not asked, in a few words; empty if it is."""
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceCounts]:
+        """Tokens by source, since the verifier started."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___DraftingState.ValueType = ...,
+        reason: _builtins.str = ...,
+        sources: _abc.Iterable[Global___SourceCounts] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "sources", b"sources", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drafting: _TypeAlias = Drafting  # noqa: Y015
+
+@_typing.final
+class SourceCounts(_message.Message):
+    """Counts the tokens of a source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    source: Global___TokenSource.ValueType
+    """Where they come from."""
+    drafted_tokens: _builtins.int
+    """Tokens that were drafted and verified."""
+    accepted_tokens: _builtins.int
+    """Those among them that the target chose too."""
+    def __init__(
+        self,
+        *,
+        source: Global___TokenSource.ValueType = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "drafted_tokens", b"drafted_tokens", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceCounts: _TypeAlias = SourceCounts  # noqa: Y015
 
 @_typing.final
 class ModelExactness(_message.Message):

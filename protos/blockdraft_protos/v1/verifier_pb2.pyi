@@ -3,13 +3,12 @@
 isort:skip_file
 Server to verifier: token ids in, token ids out. Internal."""
 
+from blockdraft_protos.v1 import inference_pb2 as _inference_pb2
 from collections import abc as _abc
 from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,30 +19,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _TokenFinishReason:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _TokenFinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TokenFinishReason.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    TOKEN_FINISH_REASON_UNSPECIFIED: _TokenFinishReason.ValueType  # 0
-    """Generation has not ended."""
-    TOKEN_FINISH_REASON_STOP: _TokenFinishReason.ValueType  # 1
-    """A stop token was generated."""
-    TOKEN_FINISH_REASON_LENGTH: _TokenFinishReason.ValueType  # 2
-    """max_output_tokens or the context's end was reached."""
-
-class TokenFinishReason(_TokenFinishReason, metaclass=_TokenFinishReasonEnumTypeWrapper):
-    """Says why generation ended."""
-
-TOKEN_FINISH_REASON_UNSPECIFIED: TokenFinishReason.ValueType  # 0
-"""Generation has not ended."""
-TOKEN_FINISH_REASON_STOP: TokenFinishReason.ValueType  # 1
-"""A stop token was generated."""
-TOKEN_FINISH_REASON_LENGTH: TokenFinishReason.ValueType  # 2
-"""max_output_tokens or the context's end was reached."""
-Global___TokenFinishReason: _TypeAlias = TokenFinishReason  # noqa: Y015
 
 @_typing.final
 class DecodeRequest(_message.Message):
@@ -356,7 +331,7 @@ class SequenceTokens(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The sequence."""
-    finish_reason: Global___TokenFinishReason.ValueType
+    finish_reason: _inference_pb2.FinishReason.ValueType
     """Why generation ended; set on the last message only."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -371,8 +346,8 @@ class SequenceTokens(_message.Message):
         """One entry per token of token_ids, when asked for."""
 
     @_builtins.property
-    def usage(self) -> Global___TokenUsage:
-        """What the sequence consumed; set on the last message only."""
+    def usage(self) -> _inference_pb2.Usage:
+        """What the sequence consumed, without earlier attempts; set on the last message only."""
 
     @_builtins.property
     def error(self) -> _any_pb2.Any:
@@ -383,8 +358,8 @@ class SequenceTokens(_message.Message):
         """One entry per token of the prompt but the first, when asked for; with the first new token."""
 
     @_builtins.property
-    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The source of each of token_ids, a TokenSource of inference.proto."""
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_inference_pb2.TokenSource.ValueType]:
+        """The source of each of token_ids."""
 
     def __init__(
         self,
@@ -393,11 +368,11 @@ class SequenceTokens(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         step_sizes: _abc.Iterable[_builtins.int] | None = ...,
         log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
-        finish_reason: Global___TokenFinishReason.ValueType = ...,
-        usage: Global___TokenUsage | None = ...,
+        finish_reason: _inference_pb2.FinishReason.ValueType = ...,
+        usage: _inference_pb2.Usage | None = ...,
         error: _any_pb2.Any | None = ...,
         prompt_log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
-        sources: _abc.Iterable[_builtins.int] | None = ...,
+        sources: _abc.Iterable[_inference_pb2.TokenSource.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -483,114 +458,6 @@ class RankedLogProbs(_message.Message):
 Global___RankedLogProbs: _TypeAlias = RankedLogProbs  # noqa: Y015
 
 @_typing.final
-class TokenUsage(_message.Message):
-    """Says what a sequence consumed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
-    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
-    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
-    VERIFICATION_STEPS_FIELD_NUMBER: _builtins.int
-    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    DRAFTED_PER_POSITION_FIELD_NUMBER: _builtins.int
-    ACCEPTED_PER_POSITION_FIELD_NUMBER: _builtins.int
-    QUEUE_TIME_FIELD_NUMBER: _builtins.int
-    PREFILL_TIME_FIELD_NUMBER: _builtins.int
-    DECODE_TIME_FIELD_NUMBER: _builtins.int
-    VERIFY_TIME_FIELD_NUMBER: _builtins.int
-    DRAFT_TIME_FIELD_NUMBER: _builtins.int
-    TRANSPORT_TIME_FIELD_NUMBER: _builtins.int
-    HOST_TIME_FIELD_NUMBER: _builtins.int
-    PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
-    PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
-    FORCED_TOKENS_FIELD_NUMBER: _builtins.int
-    prompt_tokens: _builtins.int
-    """Tokens of the prompt."""
-    output_tokens: _builtins.int
-    """Tokens generated, without those of earlier attempts."""
-    drafted_tokens: _builtins.int
-    """Tokens drafted, by the drafter, by prompt lookup and by the constraint."""
-    accepted_tokens: _builtins.int
-    """Drafted tokens that were correct."""
-    verification_steps: _builtins.int
-    """Forward passes of the target after the prompt."""
-    cached_prompt_tokens: _builtins.int
-    """Prompt tokens whose computation was reused."""
-    prompt_lookup_drafted_tokens: _builtins.int
-    """How many of drafted_tokens were found by prompt lookup."""
-    prompt_lookup_accepted_tokens: _builtins.int
-    """How many of accepted_tokens were found by prompt lookup."""
-    forced_tokens: _builtins.int
-    """How many of accepted_tokens were the only ones that the grammar left."""
-    @_builtins.property
-    def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each position of the draft was drafted, first position first."""
-
-    @_builtins.property
-    def accepted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """How often each position of the draft was accepted, first position first."""
-
-    @_builtins.property
-    def queue_time(self) -> _duration_pb2.Duration:
-        """Time from arrival to the first computation."""
-
-    @_builtins.property
-    def prefill_time(self) -> _duration_pb2.Duration:
-        """Time from the first computation to the first token."""
-
-    @_builtins.property
-    def decode_time(self) -> _duration_pb2.Duration:
-        """Time from the first token to the last."""
-
-    @_builtins.property
-    def verify_time(self) -> _duration_pb2.Duration:
-        """Time in the target's forward pass while decoding."""
-
-    @_builtins.property
-    def draft_time(self) -> _duration_pb2.Duration:
-        """Time in the drafter's forward pass while decoding."""
-
-    @_builtins.property
-    def transport_time(self) -> _duration_pb2.Duration:
-        """Time waiting for the drafter beyond its own computation."""
-
-    @_builtins.property
-    def host_time(self) -> _duration_pb2.Duration:
-        """Everything else while decoding."""
-
-    def __init__(
-        self,
-        *,
-        prompt_tokens: _builtins.int = ...,
-        output_tokens: _builtins.int = ...,
-        drafted_tokens: _builtins.int = ...,
-        accepted_tokens: _builtins.int = ...,
-        verification_steps: _builtins.int = ...,
-        cached_prompt_tokens: _builtins.int = ...,
-        drafted_per_position: _abc.Iterable[_builtins.int] | None = ...,
-        accepted_per_position: _abc.Iterable[_builtins.int] | None = ...,
-        queue_time: _duration_pb2.Duration | None = ...,
-        prefill_time: _duration_pb2.Duration | None = ...,
-        decode_time: _duration_pb2.Duration | None = ...,
-        verify_time: _duration_pb2.Duration | None = ...,
-        draft_time: _duration_pb2.Duration | None = ...,
-        transport_time: _duration_pb2.Duration | None = ...,
-        host_time: _duration_pb2.Duration | None = ...,
-        prompt_lookup_drafted_tokens: _builtins.int = ...,
-        prompt_lookup_accepted_tokens: _builtins.int = ...,
-        forced_tokens: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "draft_time", b"draft_time", "host_time", b"host_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "transport_time", b"transport_time", "verify_time", b"verify_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "draft_time", b"draft_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "host_time", b"host_time", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "transport_time", b"transport_time", "verification_steps", b"verification_steps", "verify_time", b"verify_time"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TokenUsage: _TypeAlias = TokenUsage  # noqa: Y015
-
-@_typing.final
 class VerifierServiceDescribeRequest(_message.Message):
     """Asks for the verifier's description."""
 
@@ -623,6 +490,7 @@ class VerifierServiceDescribeResponse(_message.Message):
     EXACTNESS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     KV_CACHE_TOKENS_FIELD_NUMBER: _builtins.int
+    DRAFTING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -643,12 +511,16 @@ class VerifierServiceDescribeResponse(_message.Message):
     kv_cache_tokens: _builtins.int
     """Most tokens that the KV cache holds, of all sequences together."""
     @_builtins.property
-    def drafter(self) -> Global___AttachedDrafter:
+    def drafter(self) -> _inference_pb2.DraftModel:
         """The attached drafter; absent while none is connected."""
 
     @_builtins.property
-    def exactness(self) -> Global___Exactness:
+    def exactness(self) -> _inference_pb2.ModelExactness:
         """What the self-test of batch invariance found; absent before it was made."""
+
+    @_builtins.property
+    def drafting(self) -> _inference_pb2.Drafting:
+        """Whether drafting pays now, and what came of drafts so far."""
 
     def __init__(
         self,
@@ -658,119 +530,20 @@ class VerifierServiceDescribeResponse(_message.Message):
         vocabulary_size: _builtins.int = ...,
         max_context_tokens: _builtins.int = ...,
         max_sequences: _builtins.int = ...,
-        drafter: Global___AttachedDrafter | None = ...,
+        drafter: _inference_pb2.DraftModel | None = ...,
         computation_fingerprint: _builtins.str = ...,
-        exactness: Global___Exactness | None = ...,
+        exactness: _inference_pb2.ModelExactness | None = ...,
         process: _builtins.str = ...,
         kv_cache_tokens: _builtins.int = ...,
+        drafting: _inference_pb2.Drafting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "exactness", b"exactness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifierServiceDescribeResponse: _TypeAlias = VerifierServiceDescribeResponse  # noqa: Y015
-
-@_typing.final
-class Exactness(_message.Message):
-    """Says which compiled steps give the same bits."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EXACT_FIELD_NUMBER: _builtins.int
-    DTYPE_FIELD_NUMBER: _builtins.int
-    CLASSES_FIELD_NUMBER: _builtins.int
-    PADDED_FIELD_NUMBER: _builtins.int
-    exact: _builtins.bool
-    """Whether all are batch-invariant: a token's logits depend on the tokens before it alone."""
-    dtype: _builtins.str
-    """Element type that the target computes in."""
-    @_builtins.property
-    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NumericsClass]:
-        """The numerics classes; steps of one class give the same bits. One if exact."""
-
-    @_builtins.property
-    def padded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Shapes of steps, "rows x tokens", of other classes, which are padded to one of those."""
-
-    def __init__(
-        self,
-        *,
-        exact: _builtins.bool = ...,
-        dtype: _builtins.str = ...,
-        classes: _abc.Iterable[Global___NumericsClass] | None = ...,
-        padded: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "dtype", b"dtype", "exact", b"exact", "padded", b"padded"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Exactness: _TypeAlias = Exactness  # noqa: Y015
-
-@_typing.final
-class NumericsClass(_message.Message):
-    """Lists compiled steps that give the same bits."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STEPS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Shapes of the steps, "rows x tokens", such as "4x16"."""
-
-    def __init__(
-        self,
-        *,
-        steps: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NumericsClass: _TypeAlias = NumericsClass  # noqa: Y015
-
-@_typing.final
-class AttachedDrafter(_message.Message):
-    """Describes the drafter a verifier is connected to."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    METHOD_FIELD_NUMBER: _builtins.int
-    BLOCK_SIZE_FIELD_NUMBER: _builtins.int
-    FINGERPRINT_FIELD_NUMBER: _builtins.int
-    TRAINED_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    method: _builtins.str
-    """Draft method, "dflash" for block diffusion."""
-    block_size: _builtins.int
-    """Tokens per block, the anchor included."""
-    fingerprint: _builtins.str
-    """Identity of the drafter's weights and configuration, 16 hexadecimal digits."""
-    trained: _builtins.bool
-    """Whether the weights were trained for this target."""
-    version: _builtins.int
-    """Version of a drafter that learns while it serves, from 1; 0 for one that does not."""
-    def __init__(
-        self,
-        *,
-        method: _builtins.str = ...,
-        block_size: _builtins.int = ...,
-        fingerprint: _builtins.str = ...,
-        trained: _builtins.bool = ...,
-        version: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "fingerprint", b"fingerprint", "method", b"method", "trained", b"trained", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AttachedDrafter: _TypeAlias = AttachedDrafter  # noqa: Y015
 
 @_typing.final
 class GetLoadRequest(_message.Message):

@@ -192,7 +192,8 @@ function verdict(usage) {
   if (plain.tokens.length < 2 || !plain.speed) return `${tokens}; too short to be timed`;
   const details = usage?.completion_tokens_details ?? {};
   const count = (details.accepted_prediction_tokens ?? 0) + (details.rejected_prediction_tokens ?? 0);
-  const why = count ? "" : ` Nothing was drafted: ${drafter ? "it does not pay for this text at this load" : "no drafter is attached, and nothing repeats"}.`;
+  const pause = drafting.reason || (drafter ? "it does not pay for this text" : "no drafter is attached, and nothing repeats");
+  const why = count ? "" : ` Nothing was drafted: ${pause}.`;
   const drafts = drafted.tokens.filter(({ source }) => source !== "target");
   const lookups = drafts.filter(({ source }) => source === "prompt_lookup");
   // Else the second run of a prompt would look like the gain of the first.
@@ -213,6 +214,7 @@ async function race(event) {
     await drive(lanes.plain, { disabled: true });
     $("verdict").textContent = "the same, drafted …";
     const usage = await drive(lanes.drafted, {});
+    await describe();  // Whether drafting is paused may have changed.
     $("verdict").textContent = verdict(usage);
     $("replay").disabled = false;
   });
@@ -307,6 +309,7 @@ async function send(event) {
 // What is served, errors, and views
 
 let drafter = null;
+let drafting = {};
 
 async function describe() {
   const line = $("model");
@@ -315,12 +318,14 @@ async function describe() {
     const details = served.blockdraft ?? {};
     model = served.id;
     drafter = details.drafter ?? null;
+    drafting = details.drafting ?? {};
     const exactness = details.exactness;
     line.textContent = [
       model,
       exactness?.dtype,
       exactness && (exactness.exact ? "exact: drafting never changes a token" : "inexact"),
       drafter ? `drafter ${drafter.method}, up to ${drafter.block_size - 1} tokens a step` : "no drafter attached: prompt lookup alone",
+      drafting.reason && `drafting is ${drafter ? "paused" : "off"}: ${drafting.reason}`,
       `${served.max_model_len} tokens of context`,
     ].filter(Boolean).join(" · ");
     $("key-form").hidden = true;

@@ -197,7 +197,7 @@ class VerifierLink:
         await self._channel.close()
 
     async def _start_message(self) -> str | None:
-        """Return what a verifier that is not ready says of its start; None if it says nothing."""
+        """Return the message of a verifier that is not ready about its start, or None."""
         try:
             await self._stub.Describe(
                 verifier_pb2.VerifierServiceDescribeRequest(), timeout=_POLL_TIMEOUT_SECONDS

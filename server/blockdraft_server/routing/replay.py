@@ -69,7 +69,7 @@ class Replay:
         # Whether it was alone, by the process that died, in the order of the deaths.
         self._deaths: dict[str, bool] = {}
         self._gained_since_death = 0
-        self._finished_calls: list[verifier_pb2.TokenUsage] = []
+        self._finished_calls: list[inference_pb2.Usage] = []
         self._meter: CallMeter | None = None
 
     @property
@@ -86,16 +86,16 @@ class Replay:
         return self._computation if self.replays > 0 or self.emitted else None
 
     @property
-    def finished(self) -> verifier_pb2.TokenFinishReason.ValueType | None:
+    def finished(self) -> inference_pb2.FinishReason.ValueType | None:
         """Finish reason of the completion, judged by its tokens alone; None while it goes on.
 
         Matters when a call breaks after the last token but before its end was confirmed.
         """
         emitted = self.request.emitted_token_ids
         if emitted and emitted[-1] in self.request.stop_token_ids:
-            return verifier_pb2.TOKEN_FINISH_REASON_STOP
+            return inference_pb2.FINISH_REASON_STOP
         if len(emitted) >= self.request.max_output_tokens:
-            return verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+            return inference_pb2.FINISH_REASON_LENGTH
         return None
 
     def begin(self, now: float, computation: str) -> verifier_pb2.SequenceRequest:
@@ -193,13 +193,13 @@ class CallMeter:
             self._first = now
         self._last = now
 
-    def usage(self) -> verifier_pb2.TokenUsage:
+    def usage(self) -> inference_pb2.Usage:
         """Return the usage as known without the verifier's own report."""
         first = self._last if self._first is None else self._first
         accepted = [size - 1 for size in self._sizes]
         depth = max(accepted, default=0)
         per_position = [sum(count > position for count in accepted) for position in range(depth)]
-        return verifier_pb2.TokenUsage(
+        return inference_pb2.Usage(
             output_tokens=sum(self._sizes),
             drafted_tokens=sum(accepted),
             accepted_tokens=sum(accepted),
@@ -214,9 +214,7 @@ class CallMeter:
         )
 
 
-def total_usage(
-    prompt_tokens: int, calls: Sequence[verifier_pb2.TokenUsage]
-) -> inference_pb2.Usage:
+def total_usage(prompt_tokens: int, calls: Sequence[inference_pb2.Usage]) -> inference_pb2.Usage:
     """Return the usage of a request that took `calls`, in order."""
     total = inference_pb2.Usage(
         prompt_tokens=prompt_tokens,
@@ -228,9 +226,10 @@ def total_usage(
     for name in _PER_POSITION:
         columns = itertools.zip_longest(*(getattr(call, name) for call in calls), fillvalue=0)
         getattr(total, name).extend(map(sum, columns))
-    for whole, names in ((total, _TIMES), (total.step_times, _STEP_TIMES)):
+    steps = [call.step_times for call in calls]
+    for whole, parts, names in ((total, calls, _TIMES), (total.step_times, steps, _STEP_TIMES)):
         for name in names:
-            nanoseconds = sum(getattr(call, name).ToNanoseconds() for call in calls)
+            nanoseconds = sum(getattr(part, name).ToNanoseconds() for part in parts)
             getattr(whole, name).CopyFrom(_duration(nanoseconds))
     return total
 

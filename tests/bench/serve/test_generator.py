@@ -29,7 +29,7 @@ from blockdraft_bench.service import RunningService, ServiceConnection
 from blockdraft_bench.settings import OutputSettings
 from blockdraft_bench.store import ResultStore
 from blockdraft_client import AsyncClient
-from blockdraft_client.results import ModelInfo
+from blockdraft_client.model_info import ModelInfo
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.status import ServiceError

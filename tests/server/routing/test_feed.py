@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_server.routing import feed as feed_module
 from blockdraft_server.routing.feed import Feed, MessagePace
 
@@ -30,14 +30,14 @@ async def test_a_reader_who_comes_late_gets_all_steps_in_one_message() -> None:
     feed.put(message(1))
     feed.put(message(2, 3))
     last = message(4)
-    last.finish_reason = verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+    last.finish_reason = inference_pb2.FINISH_REASON_LENGTH
     last.usage.output_tokens = 4
     feed.put(last)
     merged = await feed.take()
     assert list(merged.token_ids) == [1, 2, 3, 4]
     assert list(merged.step_sizes) == [1, 2, 1]
     assert [entry.chosen_log_prob for entry in merged.log_probs] == [-1, -2, -3, -4]
-    assert merged.finish_reason == verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+    assert merged.finish_reason == inference_pb2.FINISH_REASON_LENGTH
     assert merged.usage.output_tokens == 4
 
 
@@ -102,7 +102,7 @@ async def test_steps_before_a_readers_turn_are_one_message() -> None:
         assert not reading.done()
     # Nor for the last one.
     last = message(4)
-    last.finish_reason = verifier_pb2.TOKEN_FINISH_REASON_STOP
+    last.finish_reason = inference_pb2.FINISH_REASON_STOP
     feed.put(last)
     assert list((await reading).token_ids) == [2, 3, 4]
 

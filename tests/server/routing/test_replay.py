@@ -76,10 +76,10 @@ def test_knows_from_the_tokens_alone_that_the_answer_is_complete() -> None:
     replay = new_replay()
     assert replay.finished is None
     replay.received(message(4, 9), 1.0)
-    assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_STOP
+    assert replay.finished == pb.FINISH_REASON_STOP
     replay = new_replay()
     replay.received(message(1, 2, 3, 4, 5, 6), 1.0)
-    assert replay.finished == verifier_pb2.TOKEN_FINISH_REASON_LENGTH
+    assert replay.finished == pb.FINISH_REASON_LENGTH
 
 
 def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
@@ -92,7 +92,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     replay.broken()
     replay.begin(20.0, COMPUTATION)
     last = message(8)
-    reported = verifier_pb2.TokenUsage(
+    reported = pb.Usage(
         output_tokens=1,
         drafted_tokens=3,
         prompt_lookup_drafted_tokens=2,
@@ -104,7 +104,7 @@ def test_usage_adds_what_was_seen_to_what_was_reported() -> None:
     )
     last.usage.CopyFrom(reported)
     last.usage.prefill_time.FromMilliseconds(250)
-    last.usage.verify_time.FromMilliseconds(100)
+    last.usage.step_times.verify_time.FromMilliseconds(100)
     replay.received(last, 21.0)
     usage = replay.usage()
     assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)

@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 from tests.command_lines import parse
 
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
 from blockdraft_server.supervise.summary import facts
 
-DRAFTER = pb.AttachedDrafter(method="eagle3", block_size=8, trained=True)
+DRAFTER = inference_pb2.DraftModel(method="eagle3", block_size=8, trained=True)
 
 
 def told(
-    *flags: str, drafter: pb.AttachedDrafter | None = DRAFTER, **exactness: object
+    *flags: str, drafter: inference_pb2.DraftModel | None = DRAFTER, **exactness: object
 ) -> dict[str, str]:
     """Return the lines of a service that was started with flags."""
     settings = CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {})
@@ -23,7 +24,7 @@ def told(
         max_context_tokens=8192, max_sequences=16, kv_cache_tokens=23296, drafter=drafter
     )
     values = {"exact": True, "dtype": "bfloat16"} | exactness
-    description.exactness.CopyFrom(pb.Exactness(**values))  # type: ignore[arg-type]
+    description.exactness.CopyFrom(inference_pb2.ModelExactness(**values))  # type: ignore[arg-type]
     return dict(facts(ServePlan.of(settings, Path("/run/bd"), os.environ), description))
 
 
@@ -48,20 +49,20 @@ def test_all_that_one_asks_first() -> None:
         ),
         (
             ("--learn",),
-            pb.AttachedDrafter(method="dflash", block_size=8),
+            inference_pb2.DraftModel(method="dflash", block_size=8),
             "DFlash, block of 8, untrained, learns from requests (only DFlash can; EAGLE-3 may "
             "draft faster); prompt lookup",
         ),
         (
             ("--target", "Qwen/Qwen3-8B"),
-            pb.AttachedDrafter(method="dflash", block_size=16, trained=True),
+            inference_pb2.DraftModel(method="dflash", block_size=16, trained=True),
             "DFlash, block of 16, trained without thinking (less is accepted unless "
             "enable_thinking is false); prompt lookup",
         ),
     ],
 )
 def test_what_drafts(
-    flags: tuple[str, ...], drafter: pb.AttachedDrafter | None, words: str
+    flags: tuple[str, ...], drafter: inference_pb2.DraftModel | None, words: str
 ) -> None:
     assert told(*flags, drafter=drafter)["drafter"] == words
 

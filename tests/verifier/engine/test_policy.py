@@ -66,7 +66,9 @@ def test_drafts_leave_room_for_prompts() -> None:
     lengths._steps = 1  # not a step that probes
     lengths._drafts[sequence] = AcceptanceEstimate([0.2] * 4, [20] * 4)
     assert lengths.decide([sequence], BLOCK_SIZE, 0) == [(sequence, BLOCK_SIZE - 1)]
+    assert not lengths.pause_reason
     assert lengths.decide([sequence], BLOCK_SIZE, 4) == []
+    assert lengths.pause_reason
 
 
 def test_prompts_only_send_and_completions_are_drafted_for() -> None:
@@ -138,6 +140,7 @@ def test_what_does_not_pay_is_probed_now_and_then() -> None:
     for _ in range(1000):
         drafted.append(bool(lengths.decide([sequence], BLOCK_SIZE, 0)))
         lengths.observe_step([Row(sequence, 2, (3,), 0)], 1.0)
+    assert lengths.pause_reason == "drafts for 1 at once take longer than they gain: 1% begin right"
     tried = [step for step, once in enumerate(drafted) if once]
     # Five tokens are verified in 8 s, the drafter takes half a second, and nothing is gained.
     steps = lengths.costs.expected_steps([lengths._drafts[sequence]], 4)

@@ -68,6 +68,8 @@ class VerifierMetrics:
         )
         self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
         self.accepted = counter("accepted_tokens", "Drafted tokens accepted, by source.", "source")
+        self._drafted: Counter[DraftSource] = Counter()
+        self._accepted: Counter[DraftSource] = Counter()
         self.accepted_at = counter(
             "accepted_tokens_per_position",
             "Drafted tokens accepted, by source and position in the block, from 1.",
@@ -167,9 +169,19 @@ class VerifierMetrics:
         for source, count in drafts.items():
             self.drafts.labels(source.value).inc(count)
             self.drafted.labels(source.value).inc(drafted[source])
+        self._drafted.update(drafted)
         for (source, position), count in accepted.items():
             self.accepted.labels(source.value).inc(count)
             self.accepted_at.labels(source.value, str(position)).inc(count)
+            self._accepted[source] += count
+
+    def source_counts(self) -> dict[DraftSource, tuple[int, int]]:
+        """Return the tokens of each source that were drafted, and those that were accepted."""
+        return {
+            source: (self._drafted[source], self._accepted[source])
+            for source in DraftSource
+            if self._drafted[source]
+        }
 
     def count_finished(self, sequence: TokenSequence) -> None:
         """Count a sequence that ended by itself."""

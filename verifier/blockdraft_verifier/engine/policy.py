@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.engine.acceptance import AcceptanceEstimate
+from blockdraft_verifier.engine.acceptance import PRIOR_ACCEPTANCE, AcceptanceEstimate
 from blockdraft_verifier.engine.cost_model import CostModel, WaitingPrompts
 from blockdraft_verifier.engine.repetitions import Repetitions
 from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
@@ -53,6 +53,8 @@ class DraftLengths:
         # The same of outputs that have a grammar.
         self._constrained = AcceptanceEstimate()
         self._drafts: dict[TokenSequence, AcceptanceEstimate] = {}
+        # Why the drafter is not asked, in a few words; empty if it is.
+        self.pause_reason = ""
         self._steps = 0
         # Seconds that probes may cost by now.
         self._credit_seconds = 0.0
@@ -111,6 +113,7 @@ class DraftLengths:
             return max_length, False
         steps = costs.expected_steps(estimates, max_length, prompts)
         best = chosen = steps.best()
+        self.pause_reason = "" if best else self._no_gain(len(estimates))
         if self._probes_now:
             chosen = max_length
         elif best == 0:
@@ -122,6 +125,10 @@ class DraftLengths:
             else:
                 self._credit_seconds -= lost
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
+
+    def _no_gain(self, count: int) -> str:
+        first = next(iter(self.acceptance), PRIOR_ACCEPTANCE)
+        return f"drafts for {count} at once take longer than they gain: {first:.0%} begin right"
 
     def _offer(self, sequence: TokenSequence, length: int) -> Offer:
         """Return the chances of tokens by prompt lookup, and of `length` from the drafter.
