@@ -19,6 +19,7 @@ from blockdraft_drafter.compiled.definition import (
     MethodDefinition,
     Model,
 )
+from blockdraft_drafter.speculators import publishers_form, publishers_name
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.checkpoint import check_tensors
 from blockdraft_models.weights.files import read_json
@@ -46,15 +47,16 @@ def load_drafter(
     are damaged, tensors are missing, unexpected or of the wrong shape, or the drafter does not fit
     the target.
     """
-    published = read_json(path / "config.json", required=True)
+    written = read_json(path / "config.json", required=True)
     try:
+        published = publishers_form(written, target.config.num_layers)
         config = method.config_type.from_hf(published, target.config, block_size=block_size)
         _check_fits(config, target)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from error
     with SafetensorsWeights(path) as weights:
         stored = weights.shapes()
-        names = {name.removeprefix(_PREFIX): name for name in stored}
+        names = {publishers_name(name.removeprefix(_PREFIX), written): name for name in stored}
         if len(names) < len(stored):
             twice = min(name for name in names if name in stored and _PREFIX + name in stored)
             raise CheckpointError(f"{path} holds tensors twice, also as {_PREFIX}*: {twice}")

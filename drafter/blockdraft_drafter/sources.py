@@ -17,6 +17,7 @@ from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodD
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_drafter.known import known_drafter
+from blockdraft_drafter.speculators import publishers_form
 from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import Checkpoint
@@ -124,9 +125,9 @@ def obtain_drafter(
 
 def load_any(path: Path, target: Checkpoint, *, block_size: int, dtype: DTypeLike) -> Drafter[Any]:
     """Load a drafter of the method that its configuration names; see `load_drafter`."""
-    published = read_json(path / "config.json", required=True)
+    config = read_json(path / "config.json", required=True)
     try:
-        method = published_method(published)
+        method = published_method(publishers_form(config, target.config.num_layers))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     return load_drafter(method, path, target, dtype=dtype, block_size=block_size)

@@ -79,12 +79,15 @@ def eagle3_drafter(
     draft_vocab: int | None = None,
     own_head: bool = False,
     own_embedding: bool = False,
+    qk_norm: bool = False,
     seed: int = 0,
     **overrides: Any,
 ) -> Drafter[Eagle3]:
     """A random drafter whose norms are random too, so that each of them matters."""
+    config = Eagle3Config.default_for(TARGET.config, block_size=CHAIN_SIZE)
     config = replace(
-        Eagle3Config.default_for(TARGET.config, block_size=CHAIN_SIZE),
+        config,
+        decoder=replace(config.decoder, qk_norm=qk_norm),
         draft_vocab_size=draft_vocab,
         **overrides,
     )

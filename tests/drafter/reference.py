@@ -197,6 +197,9 @@ def _chain_layer(
     q = heads(both[-1:], weights, "midlayer.self_attn.q_proj", decoder.num_heads)
     k = heads(both, weights, "midlayer.self_attn.k_proj", decoder.num_kv_heads)
     v = heads(both, weights, "midlayer.self_attn.v_proj", decoder.num_kv_heads)
+    if decoder.qk_norm:
+        q = rms_norm(q, weights["midlayer.self_attn.q_norm.weight"], eps)
+        k = rms_norm(k, weights["midlayer.self_attn.k_norm.weight"], eps)
     positions = np.arange(len(states))
     q, k = rope(q, positions[-1:], decoder), rope(k, positions, decoder)
     attended = attend(q, k, v, window=None, is_causal=True)

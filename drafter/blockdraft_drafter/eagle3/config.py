@@ -4,7 +4,7 @@ Names and defaults are those of SafeAILab/EAGLE and SpecForge checkpoints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockdraft_drafter.compiled.definition import (
@@ -21,6 +21,8 @@ from blockdraft_models.families.llama import LLAMA
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 # A key that changes the forward pass in a way that is not built here.
 _UNSUPPORTED = "norm_before_fc"
+# Whether heads are normalized, as in speculators' drafters with a Qwen3 layer.
+_QK_NORM = "qk_norm"
 # Fields of EAGLE-3.1 (arXiv 2605.09992), named as in vLLM, SpecForge and NeMo AutoModel.
 _EAGLE31 = ("fc_norm", "norm_output")
 
@@ -100,8 +102,8 @@ class Eagle3Config(DraftConfig):
             raise ValueError("EAGLE drafters without auxiliary hidden states are not supported")
         if config.get(_UNSUPPORTED, eagle.get(_UNSUPPORTED)):
             raise ValueError(f"EAGLE drafters with {_UNSUPPORTED} are not supported")
-        # The draft layer is a Llama layer whatever the target is.
-        decoder = read_config(LLAMA, config, {})
+        # The draft layer is a Llama layer whatever the target is, but for norms of heads.
+        decoder = replace(read_config(LLAMA, config, {}), qk_norm=bool(config.get(_QK_NORM)))
         anywhere = {**eagle, **config}
         named = eagle.get(_LAYER_IDS, config.get(_LAYER_IDS))
         size = config.get("draft_vocab_size")
@@ -139,6 +141,7 @@ class Eagle3Config(DraftConfig):
             "tie_word_embeddings": False,
             # Only where set: the other configurations stay as they were.
             **{flag: True for flag in _EAGLE31 if getattr(self, flag)},
+            **({_QK_NORM: True} if self.decoder.qk_norm else {}),
         }
 
     def tensors(self) -> Iterator[DraftTensor]:
@@ -170,6 +173,10 @@ class Eagle3Config(DraftConfig):
             yield DraftTensor(f"{path}.weight", f"midlayer.{name}.weight", shape)
             if decoder.attention_bias and path.startswith("attention."):
                 yield DraftTensor(f"{path}.bias", f"midlayer.{name}.bias", shape[:1])
+        for path, name in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
+            if decoder.qk_norm:
+                stored = f"midlayer.self_attn.{name}.weight"
+                yield DraftTensor(f"attention.{path}.scale", stored, (decoder.head_dim,))
 
     def ignores(self, name: str) -> bool:
         """Return whether a published tensor may be there without being a weight of the drafter."""

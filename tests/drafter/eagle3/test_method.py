@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "published": {},
     "norm_before_residual": {"norm_before_residual": True},
     "fc_norm": {"fc_norm": True},
+    "qk_norm": {"qk_norm": True},
     "norm_output": {"norm_output": True},
     "draft_vocabulary": {"draft_vocab": 40},
     "own_head": {"draft_vocab": 24, "own_head": True},
