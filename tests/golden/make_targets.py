@@ -33,6 +33,7 @@ SEEDS = {
     "olmo2": 12,
     "olmo3": 13,
     "granite": 14,
+    "gemma4": 15,
 }
 CONTINUED = 100
 
@@ -50,6 +51,9 @@ def make(target: str, seed: int) -> None:
         # Norms of one, and biases of zero, would hide that one is misplaced.
         if parameter.ndim == 1 or name.endswith("bias"):
             parameter.data += 0.2 * torch.randn_like(parameter)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer += 0.2 * torch.randn_like(buffer)
     dtype = getattr(torch, published.get("dtype") or published["torch_dtype"])
     size = sum(p.numel() for p in model.parameters()) * dtype.itemsize
     half = f"{size * 6 // 10 // 1000}KB" if "sharded" in target else "5GB"

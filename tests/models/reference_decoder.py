@@ -4,8 +4,9 @@ Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pr
 rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
 scaling of its model card, Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
 bias), OLMo 2 and 3 (arXiv 2501.00656: norms behind attention and MLP, queries and keys normalized
-over all heads), Granite (four factors), and windows and layers without rotations (arXiv
-2501.18795). It shares no code with the package beyond the configuration.
+over all heads), Granite (four factors), Gemma 4 (other heads where there is no window), and windows
+and layers without rotations (arXiv 2501.18795). It shares no code with the package beyond the
+configuration.
 """
 
 import math
@@ -16,7 +17,7 @@ from flax import nnx
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.decoder.rope_scaling import RopeScaling
+from blockdraft_models.decoder.rope_scaling import ProportionalScaling, RopeScaling
 
 Params = Mapping[str, np.ndarray]
 
@@ -33,7 +34,8 @@ class ReferenceDecoder:
     def __init__(self, config: DecoderConfig, params: Params) -> None:
         self.config = config
         self.params = params
-        self.frequencies = [self._frequency(i) for i in range(config.head_dim // 2)]
+        width = config.global_head_dim or config.head_dim
+        self.frequencies = [self._frequency(i, width) for i in range(width // 2)]
         local = config.local_rope_theta or config.rope_theta
         self.local_frequencies = [
             local ** (-2.0 * i / config.head_dim) for i in range(config.head_dim // 2)
@@ -47,7 +49,9 @@ class ReferenceDecoder:
         else:
             head = self.params["head.weight"]
         scores: np.ndarray = final @ head.T
-        return scores / self.config.logit_divisor
+        scores /= self.config.logit_divisor
+        cap = self.config.logit_cap
+        return scores if cap is None else cap * np.tanh(scores / cap)
 
     def captured(self, token_ids: Sequence[int], layer_ids: Sequence[int]) -> np.ndarray:
         """Outputs of the given layers side by side: float64 [tokens, len(layer_ids) * hidden]."""
@@ -65,6 +69,7 @@ class ReferenceDecoder:
             x = x + factor * self._norm_if_there(y, f"{name}.attention_output_norm")
             y = self._mlp(self._norm_if_there(x, f"{name}.mlp_norm"), f"{name}.mlp")
             x = x + factor * self._norm_if_there(y, f"{name}.mlp_output_norm")
+            x = x * self.params.get(f"{name}.output_scale", 1.0)
             outputs.append(x)
         return outputs
 
@@ -76,30 +81,38 @@ class ReferenceDecoder:
         q, k = self._linear(x, f"{name}.query"), self._linear(x, f"{name}.key")
         if c.whole_qk_norm:
             q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
-        q = q.reshape(-1, c.num_heads, c.head_dim)
-        k = k.reshape(-1, c.num_kv_heads, c.head_dim)
-        v = self._linear(x, f"{name}.value").reshape(-1, c.num_kv_heads, c.head_dim)
+        width, kv_heads, factor = c.head_dim, c.num_kv_heads, c.query_scale / math.sqrt(c.head_dim)
+        if c.global_head_dim and not window:
+            width, kv_heads = c.global_head_dim, c.global_kv_heads or kv_heads
+        v = k if c.values_are_keys and not window else self._linear(x, f"{name}.value")
+        q = q.reshape(-1, c.num_heads, width)
+        k, v = k.reshape(-1, kv_heads, width), v.reshape(-1, kv_heads, width)
+        if c.value_norm:
+            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + c.rms_norm_eps)
         if c.qk_norm and not c.whole_qk_norm:
             q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
         attended = np.zeros_like(q)
         for head in range(c.num_heads):
-            group = head // (c.num_heads // c.num_kv_heads)
+            group = head // (c.num_heads // kv_heads)
             queries, keys = list(q[:, head]), list(k[:, group])
             if rotated:
                 queries = [self._rotate(row, at, frequencies) for at, row in enumerate(queries)]
                 keys = [self._rotate(row, at, frequencies) for at, row in enumerate(keys)]
             for at, query in enumerate(queries):
                 seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
-                scores = np.array([query @ key for key in keys[seen]]) * c.query_scale
-                scores /= math.sqrt(c.head_dim)
+                scores = np.array([query @ key for key in keys[seen]]) * factor
                 weights = np.exp(scores - scores.max())
                 attended[at, head] = (weights / weights.sum()) @ v[seen, group]
         return self._linear(attended.reshape(len(x), -1), f"{name}.output")
 
     def _mlp(self, x: np.ndarray, name: str) -> np.ndarray:
         gate = self._linear(x, f"{name}.gate")
-        swish = gate / (1.0 + np.exp(-gate))
-        return self._linear(swish * self._linear(x, f"{name}.up"), f"{name}.down")
+        if self.config.activation == "gelu_tanh":
+            inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+            gate = 0.5 * gate * (1 + np.tanh(inner))
+        else:
+            gate = gate / (1.0 + np.exp(-gate))
+        return self._linear(gate * self._linear(x, f"{name}.up"), f"{name}.down")
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
         y: np.ndarray = x @ self.params[f"{name}.weight"].T
@@ -124,9 +137,11 @@ class ReferenceDecoder:
             rotated[i + half] = b * math.cos(angle) + a * math.sin(angle)
         return rotated
 
-    def _frequency(self, i: int) -> float:
-        frequency: float = self.config.rope_theta ** (-2.0 * i / self.config.head_dim)
+    def _frequency(self, i: int, width: int) -> float:
+        frequency: float = self.config.rope_theta ** (-2.0 * i / width)
         scaling = self.config.rope_scaling
+        if isinstance(scaling, ProportionalScaling):
+            return frequency if i < scaling.rotated else 0.0
         if scaling is None:
             return frequency
         assert isinstance(scaling, RopeScaling)

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.rope_scaling import ProportionalScaling
 from blockdraft_models.families.published_config import config_to_hf
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName
@@ -79,6 +80,23 @@ LIKE_GEMMA3: dict[str, Any] = {
     "activation": "gelu_tanh",
     "windows": (10, 0),
     "local_rope_theta": 500.0,
+}
+LIKE_GEMMA4: dict[str, Any] = {
+    "qk_norm": True,
+    "value_norm": True,
+    "wide_norms": True,
+    "output_norms": True,
+    "output_scales": True,
+    "embedding_scale": 5.7,
+    "query_scale": 8**0.5,
+    "activation": "gelu_tanh",
+    "windows": (10, 0),
+    "local_rope_theta": 500.0,
+    "global_head_dim": 16,
+    "global_kv_heads": 1,
+    "values_are_keys": True,
+    "rope_scaling": ProportionalScaling(2),
+    "logit_cap": 30.0,
 }
 LIKE_GRANITE: dict[str, Any] = {
     "embedding_scale": 12.0,

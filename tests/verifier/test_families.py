@@ -1,6 +1,7 @@
 """Windows, sinks and experts in the engine: the steps of serving, drafted and plain."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -18,8 +19,7 @@ TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 NAMES = ["mistral-window", "qwen3-moe", "gemma3", "gpt-oss", "smollm3", "olmo3"]
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "scanned"), [*product(NAMES, (False, True)), ("gemma4", False)])
 def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> None:
     golden = np.load(TARGETS / f"{name}.npz")
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
@@ -47,7 +47,7 @@ def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> 
 
 
 # Other tests of the engine and of serving have the dense ones of Llama and Qwen3.
-@pytest.mark.parametrize("name", [*NAMES, "qwen2", "phi3", "granite"])
+@pytest.mark.parametrize("name", [*NAMES, "qwen2", "phi3", "granite", "gemma4"])
 def test_drafting_never_changes_the_output(name: str) -> None:
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
     vocab_size = decoder.config.vocab_size

@@ -136,10 +136,11 @@ class DFlash(DraftModel):
         projected = []
         for layer in self.layers:
             attention = layer.attention
-            keys = attention.key(hidden).reshape(shape)
+            key, value = attention.key_and_value
+            keys = key(hidden).reshape(shape)
             if attention.key_norm is not None:
                 keys = attention.key_norm(keys)
-            projected.append((rotate(keys, *rotary), attention.value(hidden).reshape(shape)))
+            projected.append((rotate(keys, *rotary), value(hidden).reshape(shape)))
         return projected
 
     def draft(

@@ -102,11 +102,12 @@ class Eagle3(DraftModel):
         decoder = self.config.decoder
         shape = (embedded.shape[0], decoder.num_kv_heads, decoder.head_dim)
         joined = self._join(embedded, self.hidden_norm(hidden))
-        keys = self.attention.key(joined).reshape(shape)
+        key, value = self.attention.key_and_value
+        keys = key(joined).reshape(shape)
         if self.attention.key_norm is not None:
             keys = self.attention.key_norm(keys)
         rotated = rotate(keys, *rotary_tables(decoder, positions))
-        return rotated, self.attention.value(joined).reshape(shape)
+        return rotated, value(joined).reshape(shape)
 
     def step(
         self,

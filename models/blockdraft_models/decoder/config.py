@@ -76,6 +76,14 @@ class DecoderConfig:
     logit_divisor: float = 1.0  # (Granite)
     activation: Activation = "silu"
     mlp_bias: bool = False  # whether the MLP's projections, and the router, have biases
+    logit_cap: float | None = None  # logits are `cap * tanh(logits / cap)`; None for no cap
+    # Sizes of layers without a window, where those with one have others (Gemma 4).
+    global_head_dim: int | None = None
+    global_kv_heads: int | None = None
+    # Whether the values of layers without a window are their keys before norm and rotation.
+    values_are_keys: bool = False
+    value_norm: bool = False  # whether values are normalized, without a scale
+    output_scales: bool = False  # whether the output of each layer has a factor of its own
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
     experts_per_token: int = 0
     normalized_routing: bool = True  # whether the weights of a token's experts add up to one
@@ -151,6 +159,22 @@ class DecoderConfig:
         """Return a decoder of the first `layers` layers only."""
         windows, rotated = self.windows[:layers], self.rotated[:layers]
         return replace(self, num_layers=layers, windows=windows, rotated=rotated)
+
+    def of_layer(self, layer: int) -> "DecoderConfig":
+        """Return the decoder with the sizes of one of its layers."""
+        return self.of_kind(is_global=not self.window(layer))
+
+    def of_kind(self, *, is_global: bool) -> "DecoderConfig":
+        """Return the decoder with the sizes of its layers without a window, or with one."""
+        if self.global_head_dim is None:
+            return self
+        alike = replace(self, global_head_dim=None, global_kv_heads=None)
+        if not is_global:
+            return replace(alike, values_are_keys=False)
+        width, kv_heads = self.global_head_dim, self.global_kv_heads or self.num_kv_heads
+        # Scores of all layers have the same factor.
+        scale = self.query_scale * math.sqrt(width / self.head_dim)
+        return replace(alike, head_dim=width, num_kv_heads=kv_heads, query_scale=scale)
 
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer, 0 for none."""

@@ -14,6 +14,7 @@ from blockdraft_models.decoder.layer import (
     GatedMLP,
     RMSNorm,
     norm,
+    parameter,
 )
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
@@ -39,6 +40,9 @@ class DecoderLayer(nnx.Module):
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
         self.mlp_output_norm = norm_if(config.output_norms)
         self.residual_scale = config.residual_scale
+        self.output_scale: nnx.Param[Array] | None = None
+        if config.output_scales:
+            self.output_scale = nnx.data(parameter(jnp.ones(1, dtype), (None,)))
 
     def __call__(
         self,
@@ -54,7 +58,8 @@ class DecoderLayer(nnx.Module):
             attended, cache = self.attention(y, rotary, cache, attend, reach)
             x = x + self._scaled(_normalized(self.attention_output_norm, attended))
             fed = self.mlp(_normalized(self.mlp_norm, x))
-            return x + self._scaled(_normalized(self.mlp_output_norm, fed)), cache
+            x = x + self._scaled(_normalized(self.mlp_output_norm, fed))
+            return x if self.output_scale is None else x * self.output_scale[...][None], cache
 
     def _scaled(self, y: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         if self.residual_scale == 1.0:

@@ -145,6 +145,18 @@ class RMSNorm(nnx.Module):
         return normalize(*operands, self.eps, self.offset, self.division).astype(x.dtype)
 
 
+class UnscaledNorm(RMSNorm):
+    """Root-mean-square normalization of heads, and no more."""
+
+    def __init__(self, eps: float, heads: str) -> None:
+        """Begin without weights."""
+        self.eps, self.heads = eps, heads
+
+    def __call__(self, x: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        """Normalize each row; the result has the dtype of `x`."""
+        return normalize(x, jnp.ones(x.shape[-1], x.dtype), self.eps, division=self.division)
+
+
 def normalize(
     x: Float[Array, "*rows width"],
     scale: Float[Array, " width"],
@@ -236,7 +248,8 @@ class AttentionProjections(nnx.Module):
     """Everything of self-attention but the attending itself, which the caller provides.
 
     `query_norm` and `key_norm` normalize each head (Qwen3), or all heads together (OLMo), or are
-    None; so are `sinks`, a score for each head (gpt-oss).
+    None; so are `sinks`, a score for each head (gpt-oss). Without a `value` projection, values are
+    the keys as projected; `value_norm` normalizes them, or is None (Gemma 4).
     """
 
     def __init__(
@@ -267,13 +280,23 @@ class AttentionProjections(nnx.Module):
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
         self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
-        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED))
+        apart = not config.values_are_keys
+        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED)) if apart else None
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
         self.query_norm = head_norm(q_width, HEADS)
         self.key_norm = head_norm(kv_width, KV_HEADS)
+        eps = config.rms_norm_eps
+        self.value_norm = UnscaledNorm(eps, KV_HEADS) if config.value_norm else None
         self.sinks: nnx.Param[Array] | None = None
         if config.attention_sinks:
             self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))
+
+    @property
+    def key_and_value(self) -> tuple[Linear, Linear]:
+        """Both projections; ValueError in a layer without."""
+        if self.value is None:
+            raise ValueError("the layer has no projection to values of its own")
+        return self.key, self.value
 
     def __call__(
         self,
@@ -287,7 +310,7 @@ class AttentionProjections(nnx.Module):
         tokens, head_dim = x.shape[0], self.config.head_dim
         q = self.query(x).reshape(tokens, self.config.num_heads, head_dim)
         k = self.key(x).reshape(tokens, self.config.num_kv_heads, head_dim)
-        v = self.value(x).reshape(tokens, self.config.num_kv_heads, head_dim)
+        v = k if self.value is None else self.value(x).reshape(k.shape)
         if self.query_norm is not None and self.key_norm is not None:
             if self.config.whole_qk_norm:
                 whole_q, whole_k = q.reshape(tokens, -1), k.reshape(tokens, -1)
@@ -295,6 +318,8 @@ class AttentionProjections(nnx.Module):
                 k = self.key_norm(whole_k).reshape(k.shape)
             else:
                 q, k = self.query_norm(q), self.key_norm(k)
+        if self.value_norm is not None:
+            v = self.value_norm(v)
         if self.config.query_scale != 1.0:
             q = q * jnp.asarray(self.config.query_scale, q.dtype)
         q, k = rotate(q, *rotary), rotate(k, *rotary)

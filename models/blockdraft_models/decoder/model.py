@@ -43,7 +43,10 @@ class Decoder(nnx.Module):
         self.config = config
         self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype, rngs=rngs)
         self.layers = nnx.List(
-            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+            [
+                DecoderLayer(config.of_layer(layer), dtype=dtype, rngs=rngs)
+                for layer in range(config.num_layers)
+            ]
         )
         self.norm = norm(config, config.hidden_size, EMBED, dtype)
         head: Linear | None = None
@@ -97,7 +100,7 @@ class Decoder(nnx.Module):
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
         config = self.config
-        rotary = rotary_tables(config, positions)
+        rotary = rotary_tables(config.of_kind(is_global=True), positions)
         local = rotary
         if config.local_rope_theta is not None:
             local = rotary_tables(config, positions, local=True)
@@ -145,4 +148,6 @@ class Decoder(nnx.Module):
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Score every token after each row of `DecoderOutput.hidden`, in float32."""
         head = self.embedding if self.head is None else self.head
-        return project(hidden, head.matrix, dtype=jnp.float32, division=head.division)
+        scores = project(hidden, head.matrix, dtype=jnp.float32, division=head.division)
+        cap = self.config.logit_cap
+        return scores if cap is None else jnp.tanh(scores / cap) * cap

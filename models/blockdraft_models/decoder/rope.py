@@ -12,6 +12,7 @@ from blockdraft_models.decoder.rope_scaling import (
     AnyRopeScaling,
     LinearScaling,
     LongRopeScaling,
+    ProportionalScaling,
     RopeScaling,
     YarnScaling,
 )
@@ -39,6 +40,8 @@ def divisors(scaling: AnyRopeScaling, frequencies: Frequencies, theta: float) ->
     """Return the divisor of each frequency of base `theta`, in float64."""
     if isinstance(scaling, LinearScaling):
         return np.full_like(frequencies, scaling.factor)
+    if isinstance(scaling, ProportionalScaling):
+        return np.where(np.arange(len(frequencies)) < scaling.rotated, scaling.factor, math.inf)
     if isinstance(scaling, RopeScaling):
         wavelengths = 2 * math.pi / frequencies
         turns = scaling.original_max_position_embeddings / wavelengths

@@ -82,7 +82,19 @@ class LongRopeScaling:
             )
 
 
-AnyRopeScaling = RopeScaling | LinearScaling | YarnScaling | LongRopeScaling
+@dataclass(frozen=True, slots=True)
+class ProportionalScaling:
+    """Frequencies as of the whole head, of which only the highest rotate ("proportional")."""
+
+    rotated: int  # frequencies
+    factor: float = 1.0  # divisor of them
+
+    def __post_init__(self) -> None:
+        """Refuse values that are no factor."""
+        _check_factor(self.factor)
+
+
+AnyRopeScaling = RopeScaling | LinearScaling | YarnScaling | LongRopeScaling | ProportionalScaling
 
 
 def _check_factor(factor: float) -> None:

@@ -39,6 +39,8 @@ class ScannedDecoder(Decoder):
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
         """
+        if decoder.config.global_head_dim is not None:
+            raise ValueError("layers of two widths are not scanned, and so not served on TPUs")
         self.config = decoder.config
         self.embedding = decoder.embedding
         self.norm = decoder.norm

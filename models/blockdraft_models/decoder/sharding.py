@@ -1,6 +1,7 @@
 """Logical names of weight axes, and the placement of weights on a device mesh by those names."""
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class Placement:
         divided = {
             VOCAB: config.vocab_size,
             HEADS: config.num_heads,
-            KV_HEADS: config.num_kv_heads,
+            KV_HEADS: math.gcd(config.num_kv_heads, config.global_kv_heads or 0),
             MLP: config.intermediate_size,
             EXPERTS: config.num_experts,
         }

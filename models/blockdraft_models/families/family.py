@@ -10,6 +10,7 @@ from blockdraft_models.decoder.rope_scaling import (
     AnyRopeScaling,
     LinearScaling,
     LongRopeScaling,
+    ProportionalScaling,
     RopeScaling,
     YarnScaling,
 )
@@ -141,7 +142,7 @@ def rope(config: Published, parameters: Published | None = None) -> dict[str, An
         if value and name not in (*_ROPE_KEYS, *keys):
             raise ValueError(f"{name} of rope scaling {kind!r} is not supported")
     anywhere = {**config, **parameters}
-    share = number(anywhere, "partial_rotary_factor")
+    share = 1.0 if kind == _PROPORTIONAL else number(anywhere, "partial_rotary_factor")
     return {
         "rope_theta": number(anywhere, "rope_theta"),
         "rope_scaling": read(config, parameters),
@@ -207,6 +208,12 @@ def _longrope(config: Published, parameters: Published) -> AnyRopeScaling:
     return LongRopeScaling(short, float(attention))
 
 
+def _proportional(config: Published, parameters: Published) -> AnyRopeScaling:
+    share = number({**config, **parameters}, "partial_rotary_factor")
+    factor = float(parameters.get("factor") or 1)
+    return ProportionalScaling(int(share * head_dim(config) // 2), factor)
+
+
 def _original_context(config: Published, parameters: Published) -> int:
     """Return the context length before it was stretched, in tokens."""
     longest = count(parameters, _ORIGINAL, count(config, "max_position_embeddings"))
@@ -230,6 +237,7 @@ def _longest(config: Published, scaling: AnyRopeScaling | None) -> int:
 
 
 _ORIGINAL = "original_max_position_embeddings"
+_PROPORTIONAL = "proportional"
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
 _ROPE_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned")
 # The keys of each kind of scaling, and their reader.
@@ -238,6 +246,7 @@ _SCALINGS: dict[
 ] = {
     "default": ((), lambda _, __: None),
     "llama3": ((*_LLAMA3_KEYS, _ORIGINAL), _llama3),
+    _PROPORTIONAL: (("factor",), _proportional),
     "linear": (("factor",), lambda _, parameters: LinearScaling(number(parameters, "factor"))),
     "yarn": (
         ("factor", "beta_fast", "beta_slow", "attention_factor", "truncate", _ORIGINAL),

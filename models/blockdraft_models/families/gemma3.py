@@ -33,7 +33,8 @@ def _fields(config: Published) -> dict[str, Any]:
     }
 
 
-def _layer(names: LayerNames) -> Iterator[TensorName]:
+def gemma_layer(names: LayerNames) -> Iterator[TensorName]:
+    """Yield the weights of a layer with norms before and behind attention and MLP."""
     yield names.norm("attention_norm", "input_layernorm", "attn_norm")
     yield from names.attention()
     yield names.norm("attention_output_norm", "post_attention_layernorm", "post_attention_norm")
@@ -45,7 +46,7 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
 GEMMA3 = Family(
     "gemma3_text",
     _fields,
-    _layer,
+    gemma_layer,
     defaults={
         "vocab_size": 262_208,
         "num_attention_heads": 8,

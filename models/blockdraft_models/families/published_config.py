@@ -55,7 +55,7 @@ def config_from_hf(
     With `any_family`, an unknown family passes; then only the sizes are right.
     """
     generation, text = generation_config or {}, section(config, "text_config")
-    if config.get("model_type") == "gemma3" and text:
+    if config.get("model_type") in ("gemma3", "gemma4") and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
         tied = config.get("tie_word_embeddings", True)  # of the text model it says nothing
         defaults = {name: config[name] for name in shared if name in config}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.families.family import Family
 from blockdraft_models.families.gemma3 import GEMMA3
+from blockdraft_models.families.gemma4 import GEMMA4
 from blockdraft_models.families.gpt_oss import GPT_OSS
 from blockdraft_models.families.granite import GRANITE
 from blockdraft_models.families.llama import LLAMA, MISTRAL
@@ -22,7 +23,7 @@ from blockdraft_models.families.tensors import (
 
 FAMILIES: tuple[Family, ...] = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE),
-    *(GEMMA3, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
+    *(GEMMA3, GEMMA4, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
 )
 
 _BY_MODEL_TYPE = {

@@ -92,7 +92,7 @@ class LayerNames:
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         """Begin names of layer number `layer`."""
-        self.config = config
+        self.config = config.of_layer(layer)  # the sizes of this layer
         self._places = f"layers.{layer}", f"model.layers.{layer}", f"blk.{layer}"
 
     def __call__(
@@ -119,6 +119,8 @@ class LayerNames:
             ("value", "v_proj", "attn_v", (kv_width, hidden), 0),
             ("output", "o_proj", "attn_output", (hidden, q_width), 0),
         ):
+            if ours == "value" and config.values_are_keys:
+                continue
             names = f"attention.{ours}", f"self_attn.{theirs}", ggml
             has_bias = config.attention_bias and (ours != "output" or config.output_bias)
             for kind, size in (("weight", shape), ("bias", shape[:1])):

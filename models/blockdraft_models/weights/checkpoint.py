@@ -35,12 +35,24 @@ from blockdraft_models.weights.huggingface import Index, SafetensorsWeights
 _ALL = slice(None)
 _MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
-# Of models that also take images, whose other parts are left out.
-_PREFIX = "language_model."
+# Places of the body and of the head, in models that also take images or sound too; there the other
+# parts are left out. The last is that of Gemma 4, and of what transformers 5 writes.
+_PLACES = (
+    ("model.", ""),
+    ("language_model.model.", "language_model."),
+    ("model.language_model.", ""),
+)
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 _ROWS = 1024  # compared at a time
-_OTHER_MODELS = ("vision_tower.", "multi_modal_projector.")
+_OTHER_MODELS = tuple(
+    f"{place}{model}."
+    for place in ("", "model.")
+    for model in (
+        *("vision_tower", "multi_modal_projector", "embed_vision"),
+        *("audio_tower", "embed_audio"),
+    )
+)
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
 _PUBLISHED_SCALINGS = (
     RopeScaling(8.0, 1.0, 4.0, 8192),  # Llama 3.1
@@ -70,7 +82,7 @@ class OpenCheckpoint:
 
     checkpoint: Checkpoint
     weights: Weights
-    prefix: str = ""  # of the names of all tensors in these files
+    place: tuple[str, str] = _PLACES[0]  # of body and head among the tensors of these files
 
     @property
     def is_gguf(self) -> bool:
@@ -161,7 +173,7 @@ class OpenCheckpoint:
     def stored_shapes(self, names: Iterable[TensorName]) -> dict[str, tuple[int, ...]]:
         """Return the stored tensors of a decoder's weights, and their shapes."""
         return {
-            self.prefix + stored: shape
+            _placed(stored, self.place): shape
             for name in names
             for stored, shape in name.stored(is_gguf=self.is_gguf).items()
         }
@@ -236,10 +248,11 @@ def _refusals(path: Path) -> Iterator[None]:
 
 def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckpoint:
     shapes = weights.shapes()
-    prefix = _PREFIX if _PREFIX + _EMBEDDING in shapes else ""
-    if config.tie_word_embeddings and prefix + _HEAD in shapes:
+    place = next((place for place in _PLACES if _placed(_EMBEDDING, place) in shapes), _PLACES[0])
+    head, table = _placed(_HEAD, place), _placed(_EMBEDDING, place)
+    if config.tie_word_embeddings and head in shapes:
         # Exports repeat the embedding; if the head is another, transformers ignores the flag.
-        config = replace(config, tie_word_embeddings=_are_equal(weights, prefix))
+        config = replace(config, tie_word_embeddings=_are_equal(weights, head, table))
     if is_known(config.family):
         names, description = list(tensor_names(config)), config.canonical_json()
     else:
@@ -247,13 +260,17 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         description = f"{config.family} {config.canonical_json()}"
         # A `config.json` leaves out what is its family's default.
         config = replace(config, tie_word_embeddings=_HEAD not in shapes)
-    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, prefix)
+    unnamed = OpenCheckpoint(Checkpoint(config, "", path), weights, place)
     expected = unnamed.stored_shapes(names)
     decoder_shapes = {
         name: shape
         for name, shape in shapes.items()
         if name in expected
-        or not (_ignorable(name.removeprefix(prefix), config) or name.startswith(_OTHER_MODELS))
+        or not (
+            (config.tie_word_embeddings and name == head)
+            or _ignorable(name)
+            or name.startswith(_OTHER_MODELS)
+        )
     }
     check_tensors(path, expected, decoder_shapes)
     if not isinstance(weights, GGUFWeights):
@@ -266,12 +283,17 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         ),
         default_cache_dir() / "fingerprints",
     )
-    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, prefix)
+    return OpenCheckpoint(Checkpoint(config, fingerprint, path), weights, place)
 
 
-def _are_equal(weights: Weights, prefix: str) -> bool:
+def _placed(name: str, place: tuple[str, str]) -> str:
+    """Return the name in files with such places of a tensor of a model of text alone."""
+    body, head = place
+    return body + name.removeprefix("model.") if name.startswith("model.") else head + name
+
+
+def _are_equal(weights: Weights, head: str, table: str) -> bool:
     """Return whether the stored head equals the embedding."""
-    head, table = prefix + _HEAD, prefix + _EMBEDDING
     shape = weights.shapes()[head]
 
     def equal(start: int) -> bool:
@@ -303,10 +325,9 @@ def check_tensors(
         raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
 
 
-def _ignorable(name: str, config: DecoderConfig) -> bool:
-    # Some exports repeat the tied head, or store the rotary frequencies that config implies.
-    tied_copy = config.tie_word_embeddings and name == _HEAD
-    return tied_copy or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
+def _ignorable(name: str) -> bool:
+    # Some exports store the rotary frequencies that config implies.
+    return name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
 
 
 def _some(names: list[str]) -> str:

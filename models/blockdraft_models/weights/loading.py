@@ -51,7 +51,7 @@ class EmbeddingAndHead(NamedTuple):
     head: Array | None
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
-        """Score every token with the target's head, in float32."""
+        """Score every token with the target's head, in float32; a cap changes no order."""
         weight = self.embedding if self.head is None else self.head
         return project(hidden, weight, dtype=jnp.float32)
 

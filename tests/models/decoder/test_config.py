@@ -16,6 +16,7 @@ from blockdraft_models.decoder.rope import rotary_tables
 from blockdraft_models.decoder.rope_scaling import (
     LinearScaling,
     LongRopeScaling,
+    ProportionalScaling,
     RopeScaling,
     YarnScaling,
 )
@@ -113,6 +114,14 @@ GEMMA3: dict[str, Any] = {
     "num_hidden_layers": 34,
     "sliding_window": 1024,
 }
+GEMMA4: dict[str, Any] = {
+    "hidden_size": 2560,
+    "hidden_size_per_layer_input": 0,
+    "intermediate_size": 10240,
+    "model_type": "gemma4_text",
+    "num_hidden_layers": 6,
+    "vocab_size": 262144,
+}
 
 
 def of_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
@@ -207,6 +216,11 @@ LONGROPE: dict[str, Any] = {
         ("ministral", {"sliding_window": None}, {"windows": ()}),
         ("gemma3_text", {}, {"windows": (*[4096] * 5, 0) * 6, "local_rope_theta": 1e4}),
         ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
+        (
+            "gemma4_text",
+            {"hidden_size_per_layer_input": 0},
+            {"global_head_dim": 512, "windows": (*[512] * 5, 0) * 6, "local_rope_theta": 1e4},
+        ),
         ("granite", {}, {"embedding_scale": 1.0, "query_scale": 128**0.5, "logit_divisor": 1.0}),
         ("olmo2", {}, {"rms_norm_eps": 1e-5, "rope_theta": 1e4, "num_kv_heads": 32, "windows": ()}),
         ("olmo3", {}, {"max_position_embeddings": 2048, "windows": (), "local_rope_theta": None}),
@@ -317,6 +331,34 @@ def test_olmo_stretches_layers_without_a_window_only() -> None:
     assert config_from_hf({**published, "rope_scaling": None, "rope_parameters": new}) == old
     assert old.rope_scaling == YarnScaling(8.0, 32.0, 1.0, 8192, 1.2)
     assert (old.rope_theta, old.local_rope_theta, old.windows[2:4]) == (5e5, 5e5, (4096, 0))
+
+
+def test_gemma_4_has_two_kinds_of_layers() -> None:
+    published = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 2}
+    config = config_from_hf(published)
+    assert config.rope_scaling == ProportionalScaling(64)
+    local, far = config.of_layer(0), config.of_layer(5)
+    assert (local.head_dim, local.num_kv_heads, local.values_are_keys) == (256, 4, False)
+    assert (far.head_dim, far.num_kv_heads, far.values_are_keys) == (512, 2, True)
+    assert (local.query_scale, far.query_scale) == pytest.approx((256**0.5, 512**0.5))
+    # As transformers 5 writes it.
+    by_layer = {"5": {"head_dim": 512, "num_key_value_heads": 2}}
+    assert config_from_hf({**published, "per_layer_config": by_layer}) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
+        ({"enable_moe_block": True}, "enable_moe_block 'True' is not supported"),
+        ({"per_layer_config": {"4": {"head_dim": 512}}}, "per_layer_config other than"),
+        ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config other than"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+    ],
+)
+def test_what_gemma_4_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_from_hf({**GEMMA4, **change})
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:

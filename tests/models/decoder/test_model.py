@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
-from tests.models.tiny import LIKE_GRANITE, LIKE_OLMO3, Kind, tiny_config
+from tests.models.tiny import LIKE_GEMMA4, LIKE_GRANITE, LIKE_OLMO3, Kind, tiny_config
 
 from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
 from blockdraft_models.decoder.layer import RMSNorm
@@ -25,6 +25,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "bare-layers": {"kind": "llama", "windows": (0, 6, 6), "rotated": (True, True, False)},
     "olmo": {**LIKE_OLMO3, "windows": (10, 0, 10), "local_rope_theta": 500.0},
     "granite": LIKE_GRANITE,
+    "gemma4": {**LIKE_GEMMA4, "windows": (10, 0, 10)},
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
 
@@ -63,6 +64,12 @@ def test_scanned_layers_equal_unrolled_ones(architecture: str, capture: tuple[in
     np.testing.assert_allclose(scanned.captured, unrolled.captured, rtol=1e-5, atol=1e-5)
     # Nobody holds the weights twice.
     assert layer.attention.query.weight.get_raw_value().is_deleted()
+
+
+def test_layers_of_two_widths_are_not_scanned() -> None:
+    decoder = random_decoder(tiny_config(num_layers=2, **LIKE_GEMMA4))
+    with pytest.raises(ValueError, match="not served on TPUs"):
+        ScannedDecoder(decoder)
 
 
 def test_caches_pass_through_attend_layer_by_layer() -> None:

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 from flax import nnx
 from tests.models.quantized import int8_decoder
-from tests.models.tiny import LIKE_GEMMA3, LIKE_GPT_OSS, LIKE_GRANITE, LIKE_OLMO3, tiny_config
+from tests.models.tiny import (
+    LIKE_GEMMA3,
+    LIKE_GEMMA4,
+    LIKE_GPT_OSS,
+    LIKE_GRANITE,
+    LIKE_OLMO3,
+    tiny_config,
+)
 from tests.verifier.exactness.contract import Contract
 
 from blockdraft_models.decoder.config import DecoderConfig
@@ -33,6 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "wide heads": {"kind": "qwen3", "head_dim": 64, "hidden_size": 96, "num_kv_heads": 1},
     # Widths that divide evenly by nothing, and as many key heads as query heads.
     "odd": {"kind": "llama", "head_dim": 20, "hidden_size": 44, "num_heads": 3, "num_kv_heads": 3},
+    "heads of two widths": LIKE_GEMMA4,
     "norms behind": {**LIKE_OLMO3, **LIKE_GRANITE},
 }
 

@@ -60,12 +60,12 @@ def allocate(
     config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
 ) -> Sequence[DenseLayerKV]:
     """Return an empty cache of so many positions for every layer."""
-    keys = (rows, config.num_kv_heads, config.head_dim, capacity)
-    values = (rows, config.num_kv_heads, capacity, config.head_dim)
-    return [
-        DenseLayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype))
-        for _ in range(config.num_layers)
-    ]
+    caches = []
+    for layer in map(config.of_layer, range(config.num_layers)):
+        keys = (rows, layer.num_kv_heads, layer.head_dim, capacity)
+        values = (rows, layer.num_kv_heads, capacity, layer.head_dim)
+        caches.append(DenseLayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype)))
+    return caches
 
 
 def free_rows(rows: int) -> RowState:

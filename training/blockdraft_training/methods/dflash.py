@@ -241,7 +241,7 @@ def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
     nnx.update(ours, nnx.from_flat_state(flat))
     assert ours.attention_norm is not None  # DFlash layers always have it
     attention, scale = ours.attention, ours.attention_norm.scale[...]
-    for projection in (attention.query, attention.key, attention.value):
+    for projection in (attention.query, *attention.key_and_value):
         projection.weight[...] = projection.weight[...] * scale[None, :]
     ours.attention_norm.scale[...] = jnp.ones_like(scale)
     if theirs.attention.query_norm is None:

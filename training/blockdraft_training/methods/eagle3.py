@@ -149,10 +149,12 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         model = Eagle3(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
         last = decoder.layers[len(decoder.layers) - 1]
         hidden = config.decoder.hidden_size
-        for ours, theirs in (
-            (model.attention.query, last.attention.query),
-            (model.attention.key, last.attention.key),
-            (model.attention.value, last.attention.value),
+        if last.attention.value is None:
+            raise TrainingError("the target's last layer has no values to copy: start at random")
+        for ours, theirs in zip(
+            (model.attention.query, *model.attention.key_and_value),
+            (last.attention.query, *last.attention.key_and_value),
+            strict=True,
         ):
             weight = theirs.weight[...].astype(jnp.float32)
             if weight.shape != (ours.weight.shape[0], hidden):

@@ -1,11 +1,9 @@
 """The paged cache: keys and values on the devices, features on the host."""
 
-import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -45,6 +43,9 @@ class CacheLayout:
     stacked: bool = False  # whether one array holds all layers, as scanned layers need it
     attention: Attention = "portable"
     fp8: bool = False  # whether keys and values are rounded to FP8, whatever `dtype` is
+    # The layout of layers without a window, if theirs is another, and whether each layer has one.
+    of_global: "CacheLayout | None" = None
+    windowed: tuple[bool, ...] = ()
 
     @classmethod
     def of(
@@ -59,6 +60,13 @@ class CacheLayout:
         fp8: bool = False,
     ) -> "CacheLayout":
         """Return the layout for a target."""
+        if config.global_head_dim is not None:
+            local, of_global = (
+                cls.of(kind, num_pages, page_size, dtype, mesh=mesh, fp8=fp8)
+                for kind in (config.of_kind(is_global=False), config.of_kind(is_global=True))
+            )
+            windowed = tuple(window > 0 for window in config.windows)
+            return replace(local, of_global=of_global, windowed=windowed)
         devices = 1 if mesh is None else mesh.shape[MODEL_AXIS]
         heads, kv_heads = config.num_heads, config.num_kv_heads
         divided = heads % devices == 0 and (kv_heads % devices == 0 or devices % kv_heads == 0)
@@ -116,10 +124,17 @@ class CacheLayout:
         return self.kv_heads // devices
 
     @property
+    def of_layers(self) -> "list[CacheLayout]":
+        """The layout of each layer."""
+        if self.of_global is None:
+            return [self] * self.num_layers
+        return [self if windowed else self.of_global for windowed in self.windowed]
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, on one device."""
-        elements = self.page_size * 2 * self.device_kv_heads * self.head_dim
-        return self.num_layers * elements * jnp.dtype(self.dtype).itemsize
+        elements = sum(layer.device_kv_heads * layer.head_dim for layer in self.of_layers)
+        return 2 * self.page_size * elements * jnp.dtype(self.dtype).itemsize
 
 
 class LayeredCache(NamedTuple):
@@ -148,21 +163,23 @@ def allocate_cache(layout: CacheLayout) -> PagedCache:
 
 def cache_places(layout: CacheLayout) -> Any:
     """Return the placement of each array of the cache, in the form of the cache."""
-    layers: Any = jax.tree.map(
-        lambda array: layout.sharding if array.ndim else layout.replicated,
-        jax.eval_shape(lambda: allocate_kv(layout)),
-    )
+    layers: Any = [layer.sharding for layer in layout.of_layers]
     whole: Any = layout.replicated
+    if layout.stacked:
+        layers = [LayeredCache(layers[0], whole)]
     return PagedCache(layers, whole)
 
 
 def allocate_kv(layout: CacheLayout) -> LayerCaches:
     """Return zeroed keys and values, keys in even and values in odd head slots."""
-    zeros = functools.partial(jnp.zeros, layout.shape, layout.dtype, device=layout.sharding)
+
+    def zeros(layer: CacheLayout) -> Array:
+        return jnp.zeros(layer.shape, layer.dtype, device=layer.sharding)
+
     if layout.stacked:
-        return [LayeredCache(zeros(), jnp.zeros((), jnp.int32, device=layout.replicated))]
+        return [LayeredCache(zeros(layout), jnp.zeros((), jnp.int32, device=layout.replicated))]
     # An array per layer, since each can be updated in place.
-    return [zeros() for _ in range(layout.num_layers)]
+    return [zeros(layer) for layer in layout.of_layers]
 
 
 class Positions(NamedTuple):

@@ -40,6 +40,9 @@ class PagedAttend:
         Float[Array, "pages page_size *position"] | LayeredCache,
     ]:
         """Return the attention output and the updated cache."""
+        of_global = self._layout.of_global
+        if of_global is not None and not reach.window:
+            return PagedAttend(self._batch, of_global)(q, k, v, cache, reach)
         if not isinstance(cache, LayeredCache):
             return self._on_devices(q, k, v, cache, self._batch, reach)
         layout = self._layout

@@ -1,0 +1,109 @@
+"""Gemma 4, text only: layers without a window have heads of their own width and number."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from blockdraft_models.families.family import (
+    Family,
+    Published,
+    count,
+    head_dim,
+    number,
+    ropes_by_kind,
+    section,
+    windows,
+)
+from blockdraft_models.families.gemma3 import gemma_layer
+from blockdraft_models.families.tensors import LayerNames, TensorName
+
+
+def _fields(config: Published) -> dict[str, Any]:
+    layers = count(config, "num_hidden_layers")
+    kinds = ["sliding" if (layer + 1) % 6 else "full" for layer in range(layers)]
+    kinds = config["layer_types"] or [f"{kind}_attention" for kind in kinds]
+    # The last one has none, whatever the file says.
+    of_layers = windows({**config, "layer_types": [*kinds[:-1], "full_attention"]})
+    if config["use_bidirectional_attention"] == "all":  # "vision" is of images
+        raise ValueError("use_bidirectional_attention 'all' is not supported")
+    if config["hidden_size_per_layer_input"]:
+        raise ValueError("hidden_size_per_layer_input is supported only if 0")
+    sizes, cap = _global_sizes(config, of_layers), config["final_logit_softcapping"]
+    local_theta = number(config, "rope_theta")
+    return {
+        **ropes_by_kind({**config, "head_dim": sizes["global_head_dim"]}, local_theta),
+        **sizes,
+        "qk_norm": True,
+        "value_norm": True,
+        "wide_norms": True,
+        "output_norms": True,
+        "output_scales": True,
+        "windows": of_layers,
+        "query_scale": math.sqrt(head_dim(config)),
+        "embedding_scale": math.sqrt(count(config, "hidden_size")),
+        "activation": "gelu_tanh",
+        "logit_cap": None if cap is None else float(cap),
+        "values_are_keys": bool(config["attention_k_eq_v"]),
+    }
+
+
+def _global_sizes(config: Published, of_layers: tuple[int, ...]) -> dict[str, Any]:
+    """Read the heads of layers without a window; files of transformers 5 list those layers."""
+    sizes: Published = {"head_dim": count(config, "global_head_dim")}
+    if config["attention_k_eq_v"] and config["num_global_key_value_heads"]:
+        sizes = {**sizes, "num_key_value_heads": config["num_global_key_value_heads"]}
+    by_layer = section(config, "per_layer_config")
+    if by_layer:
+        sizes = next(iter(by_layer.values()))
+        expected = {str(layer): sizes for layer, window in enumerate(of_layers) if not window}
+        if by_layer != expected or set(sizes) - {"head_dim", "num_key_value_heads"}:
+            raise ValueError("per_layer_config other than of heads without a window")
+    sizes = {**config, **sizes}
+    kv_heads = count(sizes, "num_key_value_heads")
+    return {"global_head_dim": count(sizes, "head_dim"), "global_kv_heads": kv_heads}
+
+
+def _layer(names: LayerNames) -> Iterator[TensorName]:
+    yield from gemma_layer(names)
+    yield names("output_scale", "layer_scalar", "layer_output_scale.weight", (1,))
+
+
+GEMMA4 = Family(
+    "gemma4_text",
+    _fields,
+    _layer,
+    defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_global_key_value_heads": None,
+        "per_layer_config": None,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "attention_k_eq_v": False,
+        "rope_parameters": {
+            "sliding_attention": {"rope_theta": 1e4},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1e6,
+            },
+        },
+        "sliding_window": 512,
+        "layer_types": None,
+        "final_logit_softcapping": None,
+        "use_bidirectional_attention": None,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262_144,
+    },
+    only={
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_scaling": None,
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": False,
+        "enable_moe_block": False,
+    },
+)
