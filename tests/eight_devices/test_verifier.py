@@ -146,6 +146,7 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
     [
         *(("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True)),
         *(("olmo3", True), ("granite", False), ("gemma4", False)),
+        ("gemma4-shared", False),
     ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:

@@ -34,6 +34,7 @@ SEEDS = {
     "olmo3": 13,
     "granite": 14,
     "gemma4": 15,
+    "gemma4-shared": 17,  # with 16, the prompt has a token of padding, which is masked
 }
 CONTINUED = 100
 

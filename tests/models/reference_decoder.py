@@ -4,7 +4,8 @@ Written from the published descriptions: Llama (arXiv 2302.13971, 2407.21783: pr
 rotary embedding arXiv 2104.09864, grouped queries arXiv 2305.13245), the Llama 3.1 frequency
 scaling of its model card, Qwen3 (arXiv 2505.09388: RMS-normalized queries and keys, no QKV
 bias), OLMo 2 and 3 (arXiv 2501.00656: norms behind attention and MLP, queries and keys normalized
-over all heads), Granite (four factors), Gemma 4 (other heads where there is no window), and windows
+over all heads), Granite (four factors), Gemma 4 (other heads where there is no
+window, further embeddings, layers that attend to the keys of others), and windows
 and layers without rotations (arXiv 2501.18795). It shares no code with the package beyond the
 configuration.
 """
@@ -62,6 +63,8 @@ class ReferenceDecoder:
         x = np.stack([self.params["embedding.table"][int(token)] for token in token_ids])
         x = x * self.config.embedding_scale
         outputs = []
+        self.kept: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
+        further = self._layer_embeddings(token_ids, x)
         for layer in range(self.config.num_layers):
             name, factor = f"layers.{layer}", self.config.residual_scale
             y = self._norm_if_there(x, f"{name}.attention_norm")
@@ -69,50 +72,85 @@ class ReferenceDecoder:
             x = x + factor * self._norm_if_there(y, f"{name}.attention_output_norm")
             y = self._mlp(self._norm_if_there(x, f"{name}.mlp_norm"), f"{name}.mlp")
             x = x + factor * self._norm_if_there(y, f"{name}.mlp_output_norm")
+            if self.config.layer_embedding_size:
+                y = self._activated(self._linear(x, f"{name}.side_input.gate"))
+                y = self._linear(y * further[:, layer], f"{name}.side_input.projection")
+                x = x + self._norm(y, f"{name}.side_input.norm")
             x = x * self.params.get(f"{name}.output_scale", 1.0)
             outputs.append(x)
         return outputs
 
+    def _layer_embeddings(self, token_ids: Sequence[int], x: np.ndarray) -> np.ndarray:
+        c, name = self.config, "layer_embeddings"
+        if not c.layer_embedding_size:
+            return x
+        shape = (len(x), c.num_layers, c.layer_embedding_size)
+        table = self.params[f"{name}.embedding.table"]
+        rows = np.stack([table[int(token)] for token in token_ids]).reshape(shape)
+        projected = self._linear(x, f"{name}.projection").reshape(shape) / math.sqrt(c.hidden_size)
+        both = self._norm(projected, f"{name}.norm") + rows * math.sqrt(c.layer_embedding_size)
+        return np.asarray(both / math.sqrt(2))
+
     def _attention(self, x: np.ndarray, name: str, layer: int) -> np.ndarray:
         c = self.config
         window = c.windows[layer] if c.windows else 0
-        rotated = not c.rotated or c.rotated[layer]
-        frequencies = self.local_frequencies if window else self.frequencies
-        q, k = self._linear(x, f"{name}.query"), self._linear(x, f"{name}.key")
-        if c.whole_qk_norm:
-            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
-        width, kv_heads, factor = c.head_dim, c.num_kv_heads, c.query_scale / math.sqrt(c.head_dim)
+        width, kv_heads = c.head_dim, c.num_kv_heads
         if c.global_head_dim and not window:
             width, kv_heads = c.global_head_dim, c.global_kv_heads or kv_heads
-        v = k if c.values_are_keys and not window else self._linear(x, f"{name}.value")
-        q = q.reshape(-1, c.num_heads, width)
-        k, v = k.reshape(-1, kv_heads, width), v.reshape(-1, kv_heads, width)
-        if c.value_norm:
-            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + c.rms_norm_eps)
-        if c.qk_norm and not c.whole_qk_norm:
-            q, k = self._norm(q, f"{name}.query_norm"), self._norm(k, f"{name}.key_norm")
+        q = self._heads(self._linear(x, f"{name}.query"), f"{name}.query_norm", c.num_heads)
+        q = self._rotated(q, layer)
+        if f"{name}.key.weight" in self.params:
+            projected = self._linear(x, f"{name}.key")
+            v = projected
+            if not (c.values_are_keys and not window):
+                v = self._linear(x, f"{name}.value")
+            v = v.reshape(-1, kv_heads, width)
+            if c.value_norm:
+                v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + c.rms_norm_eps)
+            k = self._rotated(self._heads(projected, f"{name}.key_norm", kv_heads), layer)
+            # Layers without keys take those of the last layer of their kind.
+            self.kept[window > 0] = k, v
+        k, v = self.kept[window > 0]
         attended = np.zeros_like(q)
         for head in range(c.num_heads):
             group = head // (c.num_heads // kv_heads)
-            queries, keys = list(q[:, head]), list(k[:, group])
-            if rotated:
-                queries = [self._rotate(row, at, frequencies) for at, row in enumerate(queries)]
-                keys = [self._rotate(row, at, frequencies) for at, row in enumerate(keys)]
-            for at, query in enumerate(queries):
+            for at, query in enumerate(q[:, head]):
                 seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
-                scores = np.array([query @ key for key in keys[seen]]) * factor
+                scores = k[seen, group] @ query * c.query_scale / math.sqrt(c.head_dim)
                 weights = np.exp(scores - scores.max())
                 attended[at, head] = (weights / weights.sum()) @ v[seen, group]
         return self._linear(attended.reshape(len(x), -1), f"{name}.output")
 
+    def _heads(self, x: np.ndarray, norm: str, count: int) -> np.ndarray:
+        """Divide into heads, normalized all together, or each, or not at all."""
+        if self.config.whole_qk_norm:
+            x = self._norm(x, norm)
+        heads = x.reshape(len(x), count, -1)
+        if self.config.qk_norm and not self.config.whole_qk_norm:
+            heads = self._norm(heads, norm)
+        return heads
+
+    def _rotated(self, heads: np.ndarray, layer: int) -> np.ndarray:
+        c = self.config
+        if c.rotated and not c.rotated[layer]:
+            return heads
+        frequencies = self.local_frequencies if c.windows and c.windows[layer] else self.frequencies
+        return np.stack(
+            [
+                [self._rotate(head, at, frequencies) for head in token]
+                for at, token in enumerate(heads)
+            ]
+        )
+
     def _mlp(self, x: np.ndarray, name: str) -> np.ndarray:
-        gate = self._linear(x, f"{name}.gate")
+        gate = self._activated(self._linear(x, f"{name}.gate"))
+        return self._linear(gate * self._linear(x, f"{name}.up"), f"{name}.down")
+
+    def _activated(self, gate: np.ndarray) -> np.ndarray:
         if self.config.activation == "gelu_tanh":
             inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
-            gate = 0.5 * gate * (1 + np.tanh(inner))
-        else:
-            gate = gate / (1.0 + np.exp(-gate))
-        return self._linear(gate * self._linear(x, f"{name}.up"), f"{name}.down")
+            return np.asarray(0.5 * gate * (1 + np.tanh(inner)))
+        return np.asarray(gate / (1.0 + np.exp(-gate)))
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
         y: np.ndarray = x @ self.params[f"{name}.weight"].T

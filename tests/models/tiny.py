@@ -98,6 +98,16 @@ LIKE_GEMMA4: dict[str, Any] = {
     "rope_scaling": ProportionalScaling(2),
     "logit_cap": 30.0,
 }
+# Of four layers.
+LIKE_GEMMA4_SHARED: dict[str, Any] = {
+    **LIKE_GEMMA4,
+    "windows": (10, 0, 10, 0),
+    "num_kv_heads": 1,
+    "values_are_keys": False,
+    "layer_embedding_size": 6,
+    "shared_kv_layers": 2,
+    "double_mlp": True,
+}
 LIKE_GRANITE: dict[str, Any] = {
     "embedding_scale": 12.0,
     "query_scale": 0.6,

@@ -13,10 +13,17 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_drafter.compiled.definition import DraftTensor
-from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
+from blockdraft_models.decoder.attention import (
+    EVERYTHING,
+    NO_SIDE_INPUTS,
+    Attend,
+    LayerCache,
+    Reach,
+    SideInputs,
+)
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.layer import LAYER_SCOPE, Linear, parameter
@@ -87,7 +94,7 @@ class ConvolvedLayer(DecoderLayer):
         cache: LayerCache,
         attend: Attend[LayerCache],
         reach: Reach = EVERYTHING,
-        number: Int[Array, ""] | None = None,
+        side: SideInputs = NO_SIDE_INPUTS,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Return the residual stream after this layer, and its updated cache."""
         assert self.attention_norm is not None  # drafters' layers always have both

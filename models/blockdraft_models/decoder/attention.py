@@ -1,7 +1,7 @@
 """The interface of a decoder to its KV cache, and attention over whole sequences."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,16 @@ class Reach(NamedTuple):
         return start if self.applies is None else jnp.where(self.applies, start, 0)
 
 
+class SideInputs(NamedTuple):
+    """The inputs of a layer beside the residual stream; None where there are none (Gemma 4)."""
+
+    # Keys and values of another layer, for one without: Float[Array, "tokens kv_heads head_dim"].
+    kv: tuple[Array, Array] | None = None
+    embedded: Array | None = None  # Float[Array, "tokens width"], the layer's own for each token
+
+
+NO_SIDE_INPUTS = SideInputs()
+
 EVERYTHING = Reach()
 """The reach of most layers: all positions up to that of the query."""
 
@@ -59,6 +69,28 @@ class Attend(Protocol[LayerCache]):
         Queries and keys come normalized and rotated; scores are scaled by `head_dim ** -0.5`.
         """
         ...
+
+
+class KeptKV(Generic[LayerCache]):
+    """An `Attend` that keeps the keys and values of its last call."""
+
+    def __init__(self, attend: Attend[LayerCache]) -> None:
+        """Attend by `attend`."""
+        self._attend = attend
+        self.kv: tuple[Array, Array] | None = None
+
+    def __call__(
+        self,
+        q: Float[Array, "tokens heads head_dim"],
+        k: Float[Array, "tokens kv_heads head_dim"],
+        v: Float[Array, "tokens kv_heads head_dim"],
+        cache: LayerCache,
+        reach: Reach = EVERYTHING,
+        /,
+    ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
+        """Return the attention, and the cache; what is kept and given again is stored again."""
+        self.kv = k, v
+        return self._attend(q, k, v, cache, reach)
 
 
 def softmax(

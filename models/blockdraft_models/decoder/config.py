@@ -84,6 +84,12 @@ class DecoderConfig:
     values_are_keys: bool = False
     value_norm: bool = False  # whether values are normalized, without a scale
     output_scales: bool = False  # whether the output of each layer has a factor of its own
+    # Width of a further embedding that each layer has of each token; 0 for none (Gemma 4).
+    layer_embedding_size: int = 0
+    # Last layers, which attend to keys and values of a layer before them and have none (Gemma 4).
+    shared_kv_layers: int = 0
+    double_mlp: bool = False  # whether the MLPs of those layers are twice as wide
+    own_kv: bool = True  # of one layer: whether it is none of those; see `of_layer`
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
     experts_per_token: int = 0
     normalized_routing: bool = True  # whether the weights of a token's experts add up to one
@@ -112,6 +118,9 @@ class DecoderConfig:
             raise ValueError(f"rotations of {len(self.rotated)} layers, of {self.num_layers}")
         if len({*self.windows, 0}) > 2:
             raise ValueError("sliding windows of several sizes are not supported")
+        with_keys = {self.window(layer) for layer in range(min(self.kv_layers, self.num_layers))}
+        if with_keys != {self.window(layer) for layer in range(self.num_layers)}:
+            raise ValueError("layers share the keys and values of none before them")
         rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
         if not 0 < rotated <= self.head_dim or rotated % 2:
             raise ValueError(f"{rotated} of {self.head_dim} elements cannot be rotated")
@@ -158,11 +167,18 @@ class DecoderConfig:
     def shortened(self, layers: int) -> "DecoderConfig":
         """Return a decoder of the first `layers` layers only."""
         windows, rotated = self.windows[:layers], self.rotated[:layers]
-        return replace(self, num_layers=layers, windows=windows, rotated=rotated)
+        shared = max(0, layers - self.kv_layers)
+        return replace(
+            self, num_layers=layers, windows=windows, rotated=rotated, shared_kv_layers=shared
+        )
 
     def of_layer(self, layer: int) -> "DecoderConfig":
         """Return the decoder with the sizes of one of its layers."""
-        return self.of_kind(is_global=not self.window(layer))
+        config = self.of_kind(is_global=not self.window(layer))
+        if layer < self.kv_layers:
+            return config
+        inner = self.intermediate_size * (2 if self.double_mlp else 1)
+        return replace(config, own_kv=False, intermediate_size=inner)
 
     def of_kind(self, *, is_global: bool) -> "DecoderConfig":
         """Return the decoder with the sizes of its layers without a window, or with one."""
@@ -175,6 +191,18 @@ class DecoderConfig:
         # Scores of all layers have the same factor.
         scale = self.query_scale * math.sqrt(width / self.head_dim)
         return replace(alike, head_dim=width, num_kv_heads=kv_heads, query_scale=scale)
+
+    @property
+    def kv_layers(self) -> int:
+        """Number of layers that have keys and values: the first ones."""
+        return self.num_layers - self.shared_kv_layers
+
+    def kv_layer(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer attends to: mostly itself."""
+        if layer < self.kv_layers:
+            return layer
+        before = range(self.kv_layers)
+        return max(source for source in before if self.window(source) == self.window(layer))
 
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer, 0 for none."""

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
-from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
+from blockdraft_models.decoder.attention import (
+    EVERYTHING,
+    NO_SIDE_INPUTS,
+    Attend,
+    LayerCache,
+    Reach,
+    SideInputs,
+)
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import (
@@ -15,7 +22,9 @@ from blockdraft_models.decoder.layer import (
     RMSNorm,
     norm,
     parameter,
+    scaled,
 )
+from blockdraft_models.decoder.layer_embeddings import SideInput
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
@@ -40,6 +49,8 @@ class DecoderLayer(nnx.Module):
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
         self.mlp_output_norm = norm_if(config.output_norms)
         self.residual_scale = config.residual_scale
+        size = config.layer_embedding_size
+        self.side_input = SideInput(config, dtype=dtype, rngs=rngs) if size else None
         self.output_scale: nnx.Param[Array] | None = None
         if config.output_scales:
             self.output_scale = nnx.data(parameter(jnp.ones(1, dtype), (None,)))
@@ -51,21 +62,18 @@ class DecoderLayer(nnx.Module):
         cache: LayerCache,
         attend: Attend[LayerCache],
         reach: Reach = EVERYTHING,
+        side: SideInputs = NO_SIDE_INPUTS,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
         """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
             y = _normalized(self.attention_norm, x)
-            attended, cache = self.attention(y, rotary, cache, attend, reach)
-            x = x + self._scaled(_normalized(self.attention_output_norm, attended))
+            attended, cache = self.attention(y, rotary, cache, attend, reach, side.kv)
+            x = x + scaled(_normalized(self.attention_output_norm, attended), self.residual_scale)
             fed = self.mlp(_normalized(self.mlp_norm, x))
-            x = x + self._scaled(_normalized(self.mlp_output_norm, fed))
+            x = x + scaled(_normalized(self.mlp_output_norm, fed), self.residual_scale)
+            if self.side_input is not None and side.embedded is not None:
+                x = x + self.side_input(x, side.embedded)
             return x if self.output_scale is None else x * self.output_scale[...][None], cache
-
-    def _scaled(self, y: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
-        if self.residual_scale == 1.0:
-            return y
-        # In bfloat16 the factor itself would be rounded.
-        return (y.astype(jnp.float32) * self.residual_scale).astype(y.dtype)
 
 
 def _normalized(

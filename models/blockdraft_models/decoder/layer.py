@@ -249,7 +249,8 @@ class AttentionProjections(nnx.Module):
 
     `query_norm` and `key_norm` normalize each head (Qwen3), or all heads together (OLMo), or are
     None; so are `sinks`, a score for each head (gpt-oss). Without a `value` projection, values are
-    the keys as projected; `value_norm` normalizes them, or is None (Gemma 4).
+    the keys as projected, and `value_norm` normalizes them, or is None; without a `key` projection,
+    both are another layer's (Gemma 4).
     """
 
     def __init__(
@@ -279,14 +280,14 @@ class AttentionProjections(nnx.Module):
             return norm(config, config.head_dim, None, dtype, heads=heads)
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
-        self.key = linear(inputs, kv_width, (KV_HEADS, EMBED))
-        apart = not config.values_are_keys
-        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED)) if apart else None
+        has_keys, has_values = config.own_kv, config.own_kv and not config.values_are_keys
+        self.key = linear(inputs, kv_width, (KV_HEADS, EMBED)) if has_keys else None
+        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED)) if has_values else None
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
         self.query_norm = head_norm(q_width, HEADS)
-        self.key_norm = head_norm(kv_width, KV_HEADS)
-        eps = config.rms_norm_eps
-        self.value_norm = UnscaledNorm(eps, KV_HEADS) if config.value_norm else None
+        self.key_norm = head_norm(kv_width, KV_HEADS) if has_keys else None
+        normalizes, eps = has_keys and config.value_norm, config.rms_norm_eps
+        self.value_norm = UnscaledNorm(eps, KV_HEADS) if normalizes else None
         self.sinks: nnx.Param[Array] | None = None
         if config.attention_sinks:
             self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))
@@ -294,7 +295,7 @@ class AttentionProjections(nnx.Module):
     @property
     def key_and_value(self) -> tuple[Linear, Linear]:
         """Both projections; ValueError in a layer without."""
-        if self.value is None:
+        if self.key is None or self.value is None:
             raise ValueError("the layer has no projection to values of its own")
         return self.key, self.value
 
@@ -305,28 +306,47 @@ class AttentionProjections(nnx.Module):
         cache: LayerCache,
         attend: Attend[LayerCache],
         reach: Reach = EVERYTHING,
+        kv: tuple[Array, Array] | None = None,
     ) -> tuple[Float[Array, "tokens hidden"], LayerCache]:
-        """Projects, normalizes, rotates, attends, projects back; returns the updated cache."""
+        """Projects, normalizes, rotates, attends, projects back; returns the updated cache.
+
+        A layer without keys attends to `kv`, those of another.
+        """
         tokens, head_dim = x.shape[0], self.config.head_dim
         q = self.query(x).reshape(tokens, self.config.num_heads, head_dim)
-        k = self.key(x).reshape(tokens, self.config.num_kv_heads, head_dim)
-        v = k if self.value is None else self.value(x).reshape(k.shape)
-        if self.query_norm is not None and self.key_norm is not None:
-            if self.config.whole_qk_norm:
-                whole_q, whole_k = q.reshape(tokens, -1), k.reshape(tokens, -1)
-                q = self.query_norm(whole_q).reshape(q.shape)
-                k = self.key_norm(whole_k).reshape(k.shape)
-            else:
-                q, k = self.query_norm(q), self.key_norm(k)
+        if self.key is not None:
+            k = self.key(x).reshape(tokens, self.config.num_kv_heads, head_dim)
+            v = k if self.value is None else self.value(x).reshape(k.shape)
+        elif kv is not None:
+            k, v = kv
+        else:
+            raise ValueError("a layer without keys needs those of another")
+        q, own_k = self._normalized(self.query_norm, q), self._normalized(self.key_norm, k)
         if self.value_norm is not None:
             v = self.value_norm(v)
         if self.config.query_scale != 1.0:
             q = q * jnp.asarray(self.config.query_scale, q.dtype)
-        q, k = rotate(q, *rotary), rotate(k, *rotary)
+        q = rotate(q, *rotary)
+        if self.key is not None:
+            k = rotate(own_k, *rotary)
         if self.sinks is not None:
             reach = reach._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, cache = attend(q, k, v, cache, reach)
         return self.output(attended.reshape(tokens, -1)), cache
+
+    def _normalized(
+        self, norm: RMSNorm | None, heads: Float[Array, "tokens heads head_dim"]
+    ) -> Float[Array, "tokens heads head_dim"]:
+        if norm is None:
+            return heads
+        if self.config.whole_qk_norm:
+            return norm(heads.reshape(heads.shape[0], -1)).reshape(heads.shape)
+        return norm(heads)
+
+
+def scaled(y: Float[Array, "*rows width"], factor: float) -> Float[Array, "*rows width"]:
+    """Multiply in float32: in bfloat16 the factor itself would be rounded."""
+    return y if factor == 1.0 else (y.astype(jnp.float32) * factor).astype(y.dtype)
 
 
 def norm(

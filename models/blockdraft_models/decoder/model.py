@@ -8,11 +8,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from blockdraft_models.decoder.attention import Attend, LayerCache, Reach
+from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reach, SideInputs
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import Embedding, Linear, RMSNorm, norm
+from blockdraft_models.decoder.layer_embeddings import LayerEmbeddings
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
@@ -48,6 +49,8 @@ class Decoder(nnx.Module):
                 for layer in range(config.num_layers)
             ]
         )
+        size = config.layer_embedding_size
+        self.layer_embeddings = LayerEmbeddings(config, dtype=dtype, rngs=rngs) if size else None
         self.norm = norm(config, config.hidden_size, EMBED, dtype)
         head: Linear | None = None
         if not config.tie_word_embeddings:
@@ -62,8 +65,8 @@ class Decoder(nnx.Module):
 
     @property
     def cache_count(self) -> int:
-        """Number of caches that a call takes: one per layer."""
-        return len(self.layers)
+        """Number of caches that a call takes: one per layer with keys."""
+        return self.config.kv_layers
 
     def divide(self, mesh: Mesh) -> None:
         """Have the devices of a mesh compute each product together, in one order."""
@@ -107,7 +110,10 @@ class Decoder(nnx.Module):
         x = self.embedding(token_ids)
         if config.embedding_scale != 1.0:
             x = x * jnp.asarray(config.embedding_scale, x.dtype)
-        x, captured, updated = self._run_layers(x, (rotary, local), caches, attend, capture)
+        embedded = None if self.layer_embeddings is None else self.layer_embeddings(token_ids, x)
+        x, captured, updated = self._run_layers(
+            x, (rotary, local), caches, attend, capture, embedded
+        )
         hidden = self.norm(x)
         if config.logit_divisor != 1.0:
             hidden = hidden / jnp.asarray(config.logit_divisor, hidden.dtype)
@@ -120,22 +126,29 @@ class Decoder(nnx.Module):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
+        embedded: Float[Array, "layers tokens width"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         """Return the last layer's output, the captured layers' outputs and the caches.
 
         The second of the rotaries is that of layers with a window.
         """
-        if len(caches) != len(self.layers):
-            raise ValueError(f"expected {len(self.layers)} caches, got {len(caches)}")
-        updated: list[LayerCache] = []
+        if len(caches) != self.cache_count:
+            raise ValueError(f"expected {self.cache_count} caches, got {len(caches)}")
+        updated, shares = list(caches), self.config.shared_kv_layers > 0
+        keepers = [KeptKV(attend) for _ in caches] if shares else []
         outputs: dict[int, Array] = {}
-        for layer_id, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            window = self.config.window(layer_id)
+        for layer_id, layer in enumerate(self.layers):
+            window, source = self.config.window(layer_id), self.config.kv_layer(layer_id)
             rotary = rotaries[window > 0]
             if self.config.rotated:
                 rotary = rotary.where(self.config.rotated[layer_id])
-            x, cache = layer(x, rotary, cache, attend, Reach(window))
-            updated.append(cache)
+            keep = keepers[source] if shares else None
+            side = SideInputs(
+                None if keep is None else keep.kv, None if embedded is None else embedded[layer_id]
+            )
+            x, updated[source] = layer(
+                x, rotary, updated[source], keep or attend, Reach(window), side
+            )
             if layer_id in capture:
                 outputs[layer_id] = x
         captured = (

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Shaped
 
-from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
+from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach, SideInputs
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import Linear
@@ -39,10 +39,11 @@ class ScannedDecoder(Decoder):
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
         """
-        if decoder.config.global_head_dim is not None:
-            raise ValueError("layers of two widths are not scanned, and so not served on TPUs")
+        if decoder.config.global_head_dim is not None or decoder.config.shared_kv_layers:
+            raise ValueError("layers of several forms are not scanned, and so not served on TPUs")
         self.config = decoder.config
         self.embedding = decoder.embedding
+        self.layer_embeddings = decoder.layer_embeddings
         self.norm = decoder.norm
         self.head = decoder.head
         states = [dict(nnx.to_flat_state(nnx.state(layer))) for layer in decoder.layers]
@@ -67,6 +68,7 @@ class ScannedDecoder(Decoder):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
+        embedded: Float[Array, "layers tokens width"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         [cache] = caches
         # Slicing a layer out of matrices would copy it, and they are nearly all of the weights.
@@ -86,10 +88,10 @@ class ScannedDecoder(Decoder):
 
         def run_layer(
             carry: tuple[Array, LayerCache, Array],
-            layer: tuple[Any, Array, Array | None, Array | None, Array],
+            layer: tuple[Any, Array, Array | None, Array | None, Array, Array | None],
         ) -> tuple[tuple[Array, LayerCache, Array], None]:
             x, cache, outputs = carry
-            weights, place, applies, rotates, number = layer
+            weights, place, applies, rotates, number, embedded = layer
             rotary, reach = rotaries[0], EVERYTHING
             if applies is not None:
                 reach = Reach(max(windows), applies)
@@ -100,14 +102,15 @@ class ScannedDecoder(Decoder):
                 rotary = rotary.where(rotates)
             decoder_layer = nnx.merge(graph, matrices, weights)
             _choose_layer(decoder_layer, number)
-            x, cache = decoder_layer(x, rotary, cache, attend, reach)
+            side = SideInputs(embedded=embedded)
+            x, cache = decoder_layer(x, rotary, cache, attend, reach, side)
             return (x, cache, outputs.at[place].set(x)), None
 
         outputs = jnp.zeros((len(captured_ids) + 1, *x.shape), x.dtype)
         numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
         applies = jnp.array(windows) > 0 if windows else None
         rotates = jnp.array(rotated) if rotated else None
-        of_layers = stack, places, applies, rotates, numbers
+        of_layers = stack, places, applies, rotates, numbers, embedded
         (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
         captured = [outputs[captured_ids.index(layer_id)] for layer_id in capture]
         empty = jnp.zeros((x.shape[0], 0), x.dtype)

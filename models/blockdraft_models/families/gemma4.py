@@ -26,8 +26,9 @@ def _fields(config: Published) -> dict[str, Any]:
     of_layers = windows({**config, "layer_types": [*kinds[:-1], "full_attention"]})
     if config["use_bidirectional_attention"] == "all":  # "vision" is of images
         raise ValueError("use_bidirectional_attention 'all' is not supported")
-    if config["hidden_size_per_layer_input"]:
-        raise ValueError("hidden_size_per_layer_input is supported only if 0")
+    size = count(config, "hidden_size_per_layer_input")
+    if size and config["vocab_size_per_layer_input"] != config["vocab_size"]:
+        raise ValueError("vocab_size_per_layer_input other than vocab_size is not supported")
     sizes, cap = _global_sizes(config, of_layers), config["final_logit_softcapping"]
     local_theta = number(config, "rope_theta")
     return {
@@ -44,6 +45,9 @@ def _fields(config: Published) -> dict[str, Any]:
         "activation": "gelu_tanh",
         "logit_cap": None if cap is None else float(cap),
         "values_are_keys": bool(config["attention_k_eq_v"]),
+        "layer_embedding_size": size,
+        "shared_kv_layers": count(config, "num_kv_shared_layers"),
+        "double_mlp": bool(config["use_double_wide_mlp"]),
     }
 
 
@@ -65,6 +69,14 @@ def _global_sizes(config: Published, of_layers: tuple[int, ...]) -> dict[str, An
 
 def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield from gemma_layer(names)
+    hidden, size = names.config.hidden_size, names.config.layer_embedding_size
+    if size:
+        for ours, theirs, ggml, shape in (
+            ("gate.weight", "per_layer_input_gate", "inp_gate", (size, hidden)),
+            ("projection.weight", "per_layer_projection", "proj", (hidden, size)),
+            ("norm.scale", "post_per_layer_input_norm", "post_norm", (hidden,)),
+        ):
+            yield names(f"side_input.{ours}", f"{theirs}.weight", f"{ggml}.weight", shape)
     yield names("output_scale", "layer_scalar", "layer_output_scale.weight", (1,))
 
 
@@ -97,13 +109,13 @@ GEMMA4 = Family(
         "use_bidirectional_attention": None,
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262_144,
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": False,
     },
     only={
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_activation": "gelu_pytorch_tanh",
         "rope_scaling": None,
-        "num_kv_shared_layers": 0,
-        "use_double_wide_mlp": False,
         "enable_moe_block": False,
     },
 )

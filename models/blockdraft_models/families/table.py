@@ -19,6 +19,7 @@ from blockdraft_models.families.tensors import (
     embedding_name,
     final_norm_name,
     head_name,
+    layer_embedding_names,
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -63,6 +64,7 @@ def tensor_names(config: DecoderConfig) -> Iterator[TensorName]:
     """Yield every weight of the decoder, each once, in a fixed order."""
     family = family_of_model_type(config.family)
     yield embedding_name(config)
+    yield from layer_embedding_names(config)
     for layer in range(config.num_layers):
         yield from family.layer(LayerNames(config, layer))
     yield final_norm_name(config)

@@ -87,6 +87,22 @@ def final_norm_name(config: DecoderConfig) -> TensorName:
     )
 
 
+def layer_embedding_names(config: DecoderConfig) -> Iterator[TensorName]:
+    """Yield the names of the embeddings that layers have of their own, if they do."""
+    size, hidden = config.layer_embedding_size, config.hidden_size
+    width = config.num_layers * size
+    if size:
+        for ours, theirs, ggml, shape in (
+            ("embedding.table", "embed_tokens_per_layer", "per_layer_token_embd",
+             (config.vocab_size, width)),
+            ("projection.weight", "per_layer_model_projection", "per_layer_model_proj",
+             (width, hidden)),
+            ("norm.scale", "per_layer_projection_norm", "per_layer_proj_norm", (size,)),
+        ):  # fmt: skip
+            names = f"layer_embeddings.{ours}", f"model.{theirs}.weight", f"{ggml}.weight"
+            yield TensorName(*names, shape)
+
+
 class LayerNames:
     """Names of a layer's weights, made from their names within the layer."""
 
@@ -119,7 +135,9 @@ class LayerNames:
             ("value", "v_proj", "attn_v", (kv_width, hidden), 0),
             ("output", "o_proj", "attn_output", (hidden, q_width), 0),
         ):
-            if ours == "value" and config.values_are_keys:
+            if (ours == "value" and config.values_are_keys) or (
+                ours in ("key", "value") and not config.own_kv
+            ):
                 continue
             names = f"attention.{ours}", f"self_attn.{theirs}", ggml
             has_bias = config.attention_bias and (ours != "output" or config.output_bias)
@@ -130,7 +148,8 @@ class LayerNames:
         if config.qk_norm:
             widths = (q_width, kv_width) if config.whole_qk_norm else (head_dim, head_dim)
             yield self.norm("attention.query_norm", "self_attn.q_norm", "attn_q_norm", widths[0])
-            yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", widths[1])
+            if config.own_kv:
+                yield self.norm("attention.key_norm", "self_attn.k_norm", "attn_k_norm", widths[1])
 
     def mlp(self) -> Iterator[TensorName]:
         """Yield the names of a gated MLP's weights, stored one by one as in most families."""

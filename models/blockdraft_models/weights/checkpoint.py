@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ _PLACES = (
 )
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+_KV = re.compile(r"\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\.")
 _ROWS = 1024  # compared at a time
 _OTHER_MODELS = tuple(
     f"{place}{model}."
@@ -268,7 +270,7 @@ def _identify(path: Path, config: DecoderConfig, weights: Weights) -> OpenCheckp
         if name in expected
         or not (
             (config.tie_word_embeddings and name == head)
-            or _ignorable(name)
+            or _ignorable(name, config)
             or name.startswith(_OTHER_MODELS)
         )
     }
@@ -325,9 +327,12 @@ def check_tensors(
         raise CheckpointError(f"tensors of {path} do not fit its config: {'; '.join(problems)}")
 
 
-def _ignorable(name: str) -> bool:
-    # Some exports store the rotary frequencies that config implies.
-    return name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
+def _ignorable(name: str, config: DecoderConfig) -> bool:
+    # Some exports store the rotary frequencies that config implies; Gemma 4's have keys and values
+    # that no layer uses.
+    kv = _KV.search(name)
+    unused = kv is not None and config.kv_layers <= int(kv[1]) < config.num_layers
+    return unused or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
 
 
 def _some(names: list[str]) -> str:

@@ -218,8 +218,8 @@ LONGROPE: dict[str, Any] = {
         ("gpt_oss", {}, {"windows": (128, 0) * 18, "rms_norm_eps": 1e-5, "rope_theta": 150_000.0}),
         (
             "gemma4_text",
-            {"hidden_size_per_layer_input": 0},
-            {"global_head_dim": 512, "windows": (*[512] * 5, 0) * 6, "local_rope_theta": 1e4},
+            {"vocab_size_per_layer_input": 151936},
+            {"global_head_dim": 512, "windows": (*[512] * 5, 0) * 6, "layer_embedding_size": 256},
         ),
         ("granite", {}, {"embedding_scale": 1.0, "query_scale": 128**0.5, "logit_divisor": 1.0}),
         ("olmo2", {}, {"rms_norm_eps": 1e-5, "rope_theta": 1e4, "num_kv_heads": 32, "windows": ()}),
@@ -354,11 +354,21 @@ def test_gemma_4_has_two_kinds_of_layers() -> None:
         ({"per_layer_config": {"4": {"head_dim": 512}}}, "per_layer_config other than"),
         ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config other than"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9}, "vocab_size_per"),
     ],
 )
 def test_what_gemma_4_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config_from_hf({**GEMMA4, **change})
+
+
+def test_last_layers_take_keys_of_their_kind() -> None:
+    kinds = ["sliding_attention", "full_attention"] * 3
+    shared = {"num_kv_shared_layers": 3, "layer_types": kinds, "use_double_wide_mlp": True}
+    config = config_from_hf({**GEMMA4, **shared})
+    assert [config.kv_layer(layer) for layer in range(6)] == [0, 1, 2, 1, 2, 1]
+    assert [config.of_layer(layer).intermediate_size for layer in (2, 3)] == [10240, 20480]
+    assert (config.shortened(4).shared_kv_layers, config.shortened(2).shared_kv_layers) == (1, 0)
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:
@@ -421,6 +431,8 @@ def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str
         ({"windows": (8, 0)}, "windows of 2 layers, of 3"),
         ({"windows": (8, 4, 0)}, "several sizes"),
         ({"rotated": (True, False)}, "rotations of 2 layers, of 3"),
+        ({"windows": (8, 8, 0), "shared_kv_layers": 1}, "the keys and values of none before them"),
+        ({"shared_kv_layers": 3}, "the keys and values of none before them"),
         ({"rotary_dim": 10}, "10 of 8 elements"),
         ({"rotary_dim": 5}, "5 of 8 elements"),
         ({"rope_scaling": LongRopeScaling((1.0,), 1.0)}, "1 factors for 4 frequencies"),

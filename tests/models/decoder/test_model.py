@@ -9,7 +9,14 @@ import pytest
 from flax import nnx
 from tests.models.builders import LLAMA3_SCALING, random_decoder, run_dense
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
-from tests.models.tiny import LIKE_GEMMA4, LIKE_GRANITE, LIKE_OLMO3, Kind, tiny_config
+from tests.models.tiny import (
+    LIKE_GEMMA4,
+    LIKE_GEMMA4_SHARED,
+    LIKE_GRANITE,
+    LIKE_OLMO3,
+    Kind,
+    tiny_config,
+)
 
 from blockdraft_models.decoder.attention import EVERYTHING, DenseAttend, Reach
 from blockdraft_models.decoder.layer import RMSNorm
@@ -26,6 +33,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "olmo": {**LIKE_OLMO3, "windows": (10, 0, 10), "local_rope_theta": 500.0},
     "granite": LIKE_GRANITE,
     "gemma4": {**LIKE_GEMMA4, "windows": (10, 0, 10)},
+    "gemma4-shared": {**LIKE_GEMMA4_SHARED, "num_layers": 4},
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
 

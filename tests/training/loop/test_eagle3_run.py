@@ -65,9 +65,8 @@ def test_it_starts_from_the_targets_last_layer(pair: Pair, tmp_path: Path) -> No
     made = recipe(pair, tmp_path)
     model = made.initial_model(pair.decoder, pair.checkpoint, None)
     last, hidden = pair.decoder.layers[-1], pair.decoder.config.hidden_size
-    np.testing.assert_array_equal(
-        model.attention.key.weight[:, hidden:], last.attention.key.weight[...]
-    )
+    key, copied = model.attention.key_and_value[0], last.attention.key_and_value[0]
+    np.testing.assert_array_equal(key.weight[:, hidden:], copied.weight[...])
     np.testing.assert_array_equal(model.mlp.down.weight[...], last.mlp.down.weight[...])
     np.testing.assert_array_equal(model.norm.scale[...], pair.decoder.norm.scale[...])
     with pytest.raises(TrainingError, match="target layer 99"):

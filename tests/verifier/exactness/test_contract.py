@@ -14,6 +14,7 @@ from tests.models.quantized import int8_decoder
 from tests.models.tiny import (
     LIKE_GEMMA3,
     LIKE_GEMMA4,
+    LIKE_GEMMA4_SHARED,
     LIKE_GPT_OSS,
     LIKE_GRANITE,
     LIKE_OLMO3,
@@ -41,6 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     # Widths that divide evenly by nothing, and as many key heads as query heads.
     "odd": {"kind": "llama", "head_dim": 20, "hidden_size": 44, "num_heads": 3, "num_kv_heads": 3},
     "heads of two widths": LIKE_GEMMA4,
+    "shared keys": {**LIKE_GEMMA4_SHARED, "num_layers": 4},
     "norms behind": {**LIKE_OLMO3, **LIKE_GRANITE},
 }
 
@@ -57,7 +59,7 @@ def check(decoder: Decoder) -> None:
 
 def config(**shape: Any) -> DecoderConfig:
     # What a third layer computes, the second does: fewer to compile.
-    return tiny_config(num_layers=2, **shape)
+    return tiny_config(**{"num_layers": 2, **shape})
 
 
 def decoder_of(config: DecoderConfig) -> Decoder:

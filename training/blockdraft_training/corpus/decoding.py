@@ -59,9 +59,9 @@ class RowPrompts(NamedTuple):
 def allocate(
     config: DecoderConfig, *, rows: int, capacity: int, dtype: DTypeLike
 ) -> Sequence[DenseLayerKV]:
-    """Return an empty cache of so many positions for every layer."""
+    """Return an empty cache of so many positions for every layer with keys."""
     caches = []
-    for layer in map(config.of_layer, range(config.num_layers)):
+    for layer in map(config.of_layer, range(config.kv_layers)):
         keys = (rows, layer.num_kv_heads, layer.head_dim, capacity)
         values = (rows, layer.num_kv_heads, capacity, layer.head_dim)
         caches.append(DenseLayerKV(jnp.zeros(keys, dtype), jnp.zeros(values, dtype)))

@@ -241,13 +241,14 @@ def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:
     nnx.update(ours, nnx.from_flat_state(flat))
     assert ours.attention_norm is not None  # DFlash layers always have it
     attention, scale = ours.attention, ours.attention_norm.scale[...]
-    for projection in (attention.query, *attention.key_and_value):
+    to_keys, to_values = attention.key_and_value
+    for projection in (attention.query, to_keys, to_values):
         projection.weight[...] = projection.weight[...] * scale[None, :]
     ours.attention_norm.scale[...] = jnp.ones_like(scale)
     if theirs.attention.query_norm is None:
         for norm, projection in (
             (attention.query_norm, attention.query),
-            (attention.key_norm, attention.key),
+            (attention.key_norm, to_keys),
         ):
             assert norm is not None  # DFlash layers always have them
             norm.scale[...] = jnp.full_like(norm.scale[...], _typical_size(projection.weight[...]))

@@ -149,7 +149,7 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         model = Eagle3(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
         last = decoder.layers[len(decoder.layers) - 1]
         hidden = config.decoder.hidden_size
-        if last.attention.value is None:
+        if last.attention.key is None or last.attention.value is None:
             raise TrainingError("the target's last layer has no values to copy: start at random")
         for ours, theirs in zip(
             (model.attention.query, *model.attention.key_and_value),

@@ -65,7 +65,7 @@ class CacheLayout:
                 cls.of(kind, num_pages, page_size, dtype, mesh=mesh, fp8=fp8)
                 for kind in (config.of_kind(is_global=False), config.of_kind(is_global=True))
             )
-            windowed = tuple(window > 0 for window in config.windows)
+            windowed = tuple(window > 0 for window in config.windows[: config.kv_layers])
             return replace(local, of_global=of_global, windowed=windowed)
         devices = 1 if mesh is None else mesh.shape[MODEL_AXIS]
         heads, kv_heads = config.num_heads, config.num_kv_heads
@@ -82,7 +82,7 @@ class CacheLayout:
             kv_heads = share * kernel_attention.stored_heads(kv_heads // share, dtype)
         elif on_tpu:
             attention, width = "tiles", tile_kernel.padded(width)
-        sizes = config.num_layers, num_pages, page_size, kv_heads, width
+        sizes = config.kv_layers, num_pages, page_size, kv_heads, width
         return cls(*sizes, dtype, mesh, divided, shared, stacked, attention, fp8)
 
     @property
