@@ -52,6 +52,17 @@ def test_the_conversation_is_remembered_until_reset(
     assert capsys.readouterr().out == f"{TEXT}\n" * 3
 
 
+def test_what_is_no_command_is_not_asked(
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
+) -> None:
+    assert chat("/help\n/quit\n/etc/hosts, what is it?\n") == 0
+    [request] = asked(service)
+    assert said(request) == [("user", "/etc/hosts, what is it?")]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("/reset forgets")
+    assert second.startswith("/quit is no command: /reset")
+
+
 def test_json_prints_one_object_per_answer_until_exit(
     chat: Callable[..., int], service: FakeInference, capsys: Capture
 ) -> None:

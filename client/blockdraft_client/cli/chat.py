@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,17 @@ from blockdraft_client.cli.options import (
     stream_completion,
 )
 from blockdraft_client.cli.output import OK, completion_json, print_json, stats_line
+from blockdraft_client.cli.wrapping import WordWrapper
 from blockdraft_client.errors import BlockdraftError
 from blockdraft_client.params import ChatMessage
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
 
-HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops a completion"
+HELP = (
+    "/reset forgets the conversation, /exit or Ctrl-D leaves, /help says so, "
+    "Ctrl-C stops a completion"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
                 return OK
             if line == "/reset":
                 session.reset()
+            elif re.fullmatch(r"/\w*", line):
+                unknown = "" if line == "/help" else f"{line} is no command: "
+                print(unknown + HELP, file=sys.stderr)
             elif line:
                 session.answer(line)
 
@@ -84,7 +93,8 @@ class ChatSession:
                 if args.json:
                     print_json(completion_json(stream.completion()))
                 else:
-                    print_text(stream)
+                    columns = shutil.get_terminal_size().columns
+                    print_text(stream, WordWrapper(columns) if sys.stdout.isatty() else None)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
         except BlockdraftError as error:

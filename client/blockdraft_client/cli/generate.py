@@ -13,6 +13,7 @@ from blockdraft_client.cli.options import (
     stream_completion,
 )
 from blockdraft_client.cli.output import OK, UsageError, completion_json, print_json, stats_line
+from blockdraft_client.cli.wrapping import WordWrapper
 from blockdraft_client.params import ChatMessage, Prompt
 
 if TYPE_CHECKING:
@@ -61,13 +62,15 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def print_text(stream: "Stream") -> None:
+def print_text(stream: "Stream", wrapper: WordWrapper | None = None) -> None:
     """Print the chunks of a completion as they come, and end the line however it ends."""
     try:
         for chunk in stream:
-            sys.stdout.write(chunk.text)
+            sys.stdout.write(chunk.text if wrapper is None else wrapper.push(chunk.text))
             sys.stdout.flush()
     finally:
+        if wrapper is not None:
+            sys.stdout.write(wrapper.finish())
         if stream.text and not stream.text.endswith("\n"):
             sys.stdout.write("\n")
             sys.stdout.flush()
