@@ -23,7 +23,7 @@ _KINDS = ("json_schema", "json_object", "regex", "choice", "grammar", "structura
 
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """Text that is not restricted, such as a model's thoughts.
+    """Text that is not restricted, such as a model's reasoning.
 
     Attributes:
         end: Text that ends it, the first time it occurs.

@@ -19,7 +19,7 @@ class KnownPair:
     verified: str  # extent to which the pair was tried
     # Greedy τ on HumanEval, as published with the drafter; of ours, as measured.
     acceptance_length: float
-    thinking: bool = True  # whether the drafter was trained on thoughts too, where there are any
+    thinking: bool = True  # whether the drafter was trained on reasoning too, where there are any
 
 
 _FAMILY = "family"  # tested with small random weights
@@ -76,7 +76,7 @@ def table() -> list[str]:
         *(
             f"| `{pair.target}` | {pair.licence} | "
             + (f"`{pair.drafter}`" if "/" in pair.drafter else pair.drafter)
-            + f" | {pair.method}{'' if pair.thinking else ', without thoughts'} |"
+            + f" | {pair.method}{'' if pair.thinking else ', without reasoning'} |"
             + f" {pair.acceptance_length:.2f} | {pair.verified} |"
             for pair in KNOWN_PAIRS
         ),
