@@ -31,11 +31,18 @@ def drafter_message(drafter: DrafterDescription) -> pb.DraftModel:
 def drafting_message(engine: Engine) -> pb.Drafting:
     """Return whether the drafter is asked now, else why not, and the tokens of each source."""
     state, reason = _state(engine)
-    counts = [
-        pb.SourceCounts(source=SOURCES[source], drafted_tokens=drafted, accepted_tokens=accepted)
-        for source, (drafted, accepted) in engine.metrics.source_counts().items()
+    sources = [
+        pb.SourceCounts(
+            source=SOURCES[source],
+            drafts=counts.drafts,
+            drafted_tokens=counts.drafted,
+            accepted_tokens=sum(counts.accepted),
+            accepted_per_position=counts.accepted,
+        )
+        for source, counts in engine.metrics.source_counts.items()
+        if counts.drafts
     ]
-    return pb.Drafting(state=state, reason=reason, sources=counts)
+    return pb.Drafting(state=state, reason=reason, sources=sources)
 
 
 def _state(engine: Engine) -> tuple[pb.DraftingState.ValueType, str]:

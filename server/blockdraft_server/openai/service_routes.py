@@ -2,13 +2,15 @@
 
 from aiohttp import web
 from google.protobuf import json_format
-from prometheus_client import CollectorRegistry, exposition
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from blockdraft_runtime import version
 from blockdraft_server.model_details import model_details
 from blockdraft_server.openai.errors import error_body
 from blockdraft_server.request import check_model
 from blockdraft_server.routing.pool import VerifierPool
+from blockdraft_server.vllm.metrics import VllmMetrics
 
 
 class ServiceRoutes:
@@ -19,6 +21,9 @@ class ServiceRoutes:
         self._name = name
         self._pool = pool
         self._registry = registry
+        # Of its own: what scrapes the metrics port has the verifiers' own numbers.
+        self._vllm_names = CollectorRegistry()
+        self._vllm_names.register(VllmMetrics(name, pool))
 
     async def models(self, request: web.Request) -> web.Response:
         """List the model."""
@@ -41,9 +46,9 @@ class ServiceRoutes:
         return web.json_response({"version": version()})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Expose the metrics of this process, in Prometheus's text format."""
-        encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+        """Expose the metrics of this process, and the verifiers' under vLLM's names."""
+        body = b"".join(map(generate_latest, (self._registry, self._vllm_names)))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     def _described(self) -> dict[str, object]:
         details = model_details(self._name, self._pool.description)

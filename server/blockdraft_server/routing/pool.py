@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.admission import loading, verifier_unavailable
@@ -69,6 +69,11 @@ class VerifierPool:
             used_pages=sum(load.used_pages for load in loads),
             total_pages=sum(load.total_pages for load in loads),
         )
+
+    @property
+    def drafting(self) -> list[inference_pb2.Drafting]:
+        """What came of drafts on each healthy verifier."""
+        return [link.known_description.drafting for link in self._healthy()]
 
     @property
     def description(self) -> verifier_pb2.VerifierServiceDescribeResponse | None:

@@ -1,13 +1,17 @@
 """Routes beside those that complete: version, metrics, tokens."""
 
+import asyncio
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes.verifier import FakeVerifier
+from tests.patience import PATIENCE_SECONDS
 from tests.server.openai.asking import HERE, PROMPT, chat, complete, post, url
 from tests.server.support import Running, serving
 
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime import version
 
 
@@ -29,6 +33,55 @@ async def test_the_metrics_are_those_of_the_server(
         if line.startswith("blockdraft_server_requests_total{") and "1.0" in line
     ]
     assert "length" in finished
+
+
+async def test_drafts_have_the_names_of_vllm_too(
+    http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.load = verifier_pb2.GetLoadResponse(
+        running_sequences=3, waiting_sequences=2, used_pages=1, total_pages=4
+    )
+    for source, drafts, accepted in (
+        (inference_pb2.TOKEN_SOURCE_DRAFTER, 5, [4, 2]),
+        (inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP, 1, [1, 1, 1]),
+    ):
+        verifier.description.drafting.sources.add(
+            source=source,
+            drafts=drafts,
+            drafted_tokens=3 * drafts,
+            accepted_tokens=sum(accepted),
+            accepted_per_position=accepted,
+        )
+
+    async def exposed() -> dict[str, float]:
+        async with http.get(url(server, "/metrics")) as response:
+            families = text_string_to_metric_families(await response.text())
+        samples = [sample for family in families for sample in family.samples]
+        assert all(
+            sample.labels["model_name"] == "smollm2-135m"
+            for sample in samples
+            if sample.name.startswith("vllm:")
+        )
+        return {
+            sample.name.removeprefix("vllm:") + sample.labels.get("position", ""): sample.value
+            for sample in samples
+            if sample.name.startswith("vllm:")
+        }
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (values := await exposed())["num_requests_running"] != 3:
+            await asyncio.sleep(0.01)
+    assert values == {
+        "num_requests_running": 3,
+        "num_requests_waiting": 2,
+        "kv_cache_usage_perc": 0.25,
+        "spec_decode_num_drafts_total": 6,
+        "spec_decode_num_draft_tokens_total": 18,
+        "spec_decode_num_accepted_tokens_total": 9,
+        "spec_decode_num_accepted_tokens_per_pos_total0": 5,
+        "spec_decode_num_accepted_tokens_per_pos_total1": 3,
+        "spec_decode_num_accepted_tokens_per_pos_total2": 1,
+    }
 
 
 async def test_tokens_and_their_text(

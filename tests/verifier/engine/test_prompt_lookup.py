@@ -21,7 +21,9 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_verifier.description import drafting_message
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -199,6 +201,17 @@ def test_metrics_tell_the_sources_apart() -> None:
     drafted = sum(sum(usage.drafted_per_position) for usage in usages)
     assert counted("drafted_tokens", "drafter") == drafted - found > 0
     assert counted("accepted_tokens", "drafter") == 0
+    described = {counts.source: counts for counts in drafting_message(engine).sources}
+    assert len(described) == 2
+    for source, name in (
+        (inference_pb2.TOKEN_SOURCE_DRAFTER, "drafter"),
+        (inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP, "prompt_lookup"),
+    ):
+        counts = described[source]
+        assert counts.drafts == counted("drafts", name)
+        assert counts.drafted_tokens == counted("drafted_tokens", name)
+        assert counts.accepted_tokens == counted("accepted_tokens", name)
+        assert sum(counts.accepted_per_position) == counts.accepted_tokens
 
 
 def test_an_engine_is_only_compiled_for_blocks_it_verifies() -> None:

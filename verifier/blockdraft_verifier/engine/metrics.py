@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,6 +30,20 @@ class Load:
     waiting: int
     used_pages: int
     total_pages: int
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """Drafts of a source that were verified, their tokens, and accepted ones by position."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: list[int] = field(default_factory=list)
+
+    def accept(self, position: int, count: int) -> None:
+        """Count accepted tokens at a position from 0; other threads may read meanwhile."""
+        self.accepted.extend([0] * (position + 1 - len(self.accepted)))
+        self.accepted[position] += count
 
 
 class VerifierMetrics:
@@ -68,8 +82,7 @@ class VerifierMetrics:
         )
         self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
         self.accepted = counter("accepted_tokens", "Drafted tokens accepted, by source.", "source")
-        self._drafted: Counter[DraftSource] = Counter()
-        self._accepted: Counter[DraftSource] = Counter()
+        self.source_counts = {source: SourceCounts() for source in DraftSource}
         self.accepted_at = counter(
             "accepted_tokens_per_position",
             "Drafted tokens accepted, by source and position in the block, from 1.",
@@ -169,19 +182,13 @@ class VerifierMetrics:
         for source, count in drafts.items():
             self.drafts.labels(source.value).inc(count)
             self.drafted.labels(source.value).inc(drafted[source])
-        self._drafted.update(drafted)
+            counts = self.source_counts[source]
+            counts.drafts += count
+            counts.drafted += drafted[source]
         for (source, position), count in accepted.items():
             self.accepted.labels(source.value).inc(count)
             self.accepted_at.labels(source.value, str(position)).inc(count)
-            self._accepted[source] += count
-
-    def source_counts(self) -> dict[DraftSource, tuple[int, int]]:
-        """Return the tokens of each source that were drafted, and those that were accepted."""
-        return {
-            source: (self._drafted[source], self._accepted[source])
-            for source in DraftSource
-            if self._drafted[source]
-        }
+            self.source_counts[source].accept(position - 1, count)
 
     def count_finished(self, sequence: TokenSequence) -> None:
         """Count a sequence that ended by itself."""
