@@ -282,3 +282,10 @@ def test_checkov_finds_nothing(tmp_path: Path) -> None:
     said = run("checkov", "--config-file", config, "--output", "json", "--directory", tmp_path)
     [summary] = re.findall(r'"passed": (\d+)', said)
     assert int(summary) > 100
+
+
+@pytest.mark.parametrize(("subject", "surge"), [("gke-v6e", 0), ("gke-v6e surge", 1)])
+def test_a_new_pod_comes_first_where_there_is_a_spare_node(subject: str, surge: int) -> None:
+    [deployment] = [one for one in made_of(subject) if one["kind"] == "Deployment"]
+    rolling = deployment["spec"]["strategy"]["rollingUpdate"]
+    assert (rolling["maxSurge"], rolling["maxUnavailable"]) == (surge, 1 - surge)
