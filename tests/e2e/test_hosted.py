@@ -68,9 +68,9 @@ def test_it_drafts_restarts_and_stops(tmp_path: Path, capsys: pytest.CaptureFixt
             url = f"http://127.0.0.1:{port + 2}/metrics"
             with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as response:
                 assert b"blockdraft_drafter_drafted_tokens_total" in response.read()
-            assert (
-                "DFlash, block of 8, untrained, in the verifier's" in (tmp_path / "log").read_text()
-            )
+            # The summary follows the first answers.
+            words = "DFlash, block of 8, untrained, in the verifier's"
+            until(lambda: words in (tmp_path / "log").read_text())
             assert main(["debug", "--run-dir", str(tmp_path)]) == 0
             print(shown := capsys.readouterr().out)
             assert "drafter: dflash:" in shown.partition("  hosts:\n")[2]
