@@ -284,6 +284,7 @@ def describe_projection(projection: "FeatureProjection") -> drafter_pb2.FeatureP
         dtype=data_type(projection.weight.dtype),
         norm_epsilon=None if projection.scale is None else projection.eps,
         input_norm_epsilon=None if projection.input_scale is None else projection.eps,
+        input_norm_joint=projection.joint,
         fingerprint=projection.fingerprint(),
     )
 

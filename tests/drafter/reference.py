@@ -171,6 +171,8 @@ def reference_chain(
         each = np.split(captured, len(config.target_layer_ids), axis=1)
         scales = [weights[f"fc_norm.{index}.weight"] for index in range(len(each))]
         captured = np.hstack([rms_norm(*pair, eps) for pair in zip(each, scales, strict=True)])
+    if config.norm_before_fc:
+        captured = rms_norm(captured, weights["input_norm.weight"], eps)
     states = list(captured @ weights["fc.weight"].T)
     following = list(tokens[1:])
     chosen: list[int] = []

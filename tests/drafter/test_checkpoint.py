@@ -220,7 +220,7 @@ ONE: list[tuple[str, dict[str, Any], str]] = [
     ("eagle3", {"eagle_config": {LAYER_IDS: [2, 4, 9]}}, "layer 8 is not in"),
     ("eagle3", {"eagle_config": {LAYER_IDS: [1, 4, 8]}}, "layer 8 is not in"),
     ("eagle3", {"eagle_config": [1]}, "eagle_config must be an object"),
-    ("eagle3", {"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+    ("eagle3", {"eagle_config": {"norm_before_fc": True}}, r"missing: input_norm\.weight"),
     ("eagle3", {"fc_norm": True}, r"missing: fc_norm\.0\.weight"),
     ("eagle3", {"eagle_config": {"use_aux_hidden_state": False}}, "auxiliary"),
     ("eagle3", {"blockdraft": {"block_size": 10**9}}, "block_size must be at most"),

@@ -48,7 +48,7 @@ def rewritten(kind: str, drafter: Drafter[Any], path: Path, **changes: Any) -> P
     }
     if kind == "eagle3":
         fields["eagle_aux_hidden_state_layer_ids"] = inputs
-        fields |= {name: published.get(name) for name in ("norm_before_residual", "fc_norm")}
+        fields |= {name: published.get(name) for name in NORMS}
     else:
         fields["aux_hidden_state_layer_ids"] = inputs
         fields["block_size"] = published["block_size"]
@@ -63,6 +63,7 @@ def rewritten(kind: str, drafter: Drafter[Any], path: Path, **changes: Any) -> P
     return path
 
 
+NORMS = ("norm_before_residual", "fc_norm", "norm_before_fc")
 DRAFTERS: dict[str, tuple[str, Drafter[Any]]] = {
     "eagle3": ("eagle3", eagle3_drafter(draft_vocab=24, norm_before_residual=True)),
     "eagle3 with a Qwen3 layer": ("eagle3", eagle3_drafter(qk_norm=True)),
@@ -70,6 +71,7 @@ DRAFTERS: dict[str, tuple[str, Drafter[Any]]] = {
         "eagle3",
         eagle3_drafter(fc_norm=True, target_layer_ids=(0, 2, 4)),
     ),
+    "eagle3 for gpt-oss": ("eagle3", eagle3_drafter(norm_before_fc=True)),
     "dflash": ("dflash", random_drafter(drafter_config())),
     "dspark": ("dspark", random_drafter(drafter_config(markov_rank=4, sample_from_anchor=True))),
 }
@@ -101,7 +103,8 @@ def test_its_usual_capture_points_are_the_published_ones(tmp_path: Path) -> None
     ("kind", "changes", "message"),
     [
         ("eagle3", {"speculators_model_type": "peagle"}, "speculators_model_type of 'peagle'"),
-        ("eagle3", {"norm_before_fc": True}, "norm_before_fc"),
+        ("eagle3", {"norm_before_fc": True}, r"missing: input_norm\.weight"),
+        ("eagle3", {"norm_before_fc": True, "fc_norm": True}, "exclude each other"),
         ("eagle3", {"transformer_layer_config": [1]}, "transformer_layer_config must be an object"),
         ("eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}, "input of the first"),
         ("dflash", {"aux_hidden_state_layer_ids": None}, "target_layer_ids"),

@@ -19,12 +19,11 @@ from blockdraft_models.families.family import read_config, section
 from blockdraft_models.families.llama import LLAMA
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-# A key that changes the forward pass in a way that is not built here.
-_UNSUPPORTED = "norm_before_fc"
 # Whether heads are normalized, as in speculators' drafters with a Qwen3 layer.
 _QK_NORM = "qk_norm"
-# Fields of EAGLE-3.1 (arXiv 2605.09992), named as in vLLM, SpecForge and NeMo AutoModel.
-_EAGLE31 = ("fc_norm", "norm_output")
+# Norms that later drafters have, named as in vLLM, SpecForge and NeMo AutoModel: those of EAGLE-3.1
+# (arXiv 2605.09992), and that of speculators' drafters for gpt-oss.
+_FURTHER_NORMS = ("fc_norm", "norm_output", "norm_before_fc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +39,14 @@ class Eagle3Config(DraftConfig):
     # whether a step goes on from the output of the final norm, not from its input.
     fc_norm: bool = False
     norm_output: bool = False
+    norm_before_fc: bool = False  # whether all captured outputs are normalized together
 
     def __post_init__(self) -> None:
         """Refuse shapes no drafter can have."""
         if self.decoder.num_layers != 1:
             raise ValueError(f"EAGLE-3 has one draft layer, not {self.decoder.num_layers}")
+        if self.fc_norm and self.norm_before_fc:
+            raise ValueError("fc_norm and norm_before_fc exclude each other")
         # Not super(): a class with slots is made twice, and this function knows the first only.
         DraftConfig.__post_init__(self)
 
@@ -100,8 +102,6 @@ class Eagle3Config(DraftConfig):
         ours, eagle = section(config, "blockdraft"), section(config, "eagle_config")
         if not eagle.get("use_aux_hidden_state", True):
             raise ValueError("EAGLE drafters without auxiliary hidden states are not supported")
-        if config.get(_UNSUPPORTED, eagle.get(_UNSUPPORTED)):
-            raise ValueError(f"EAGLE drafters with {_UNSUPPORTED} are not supported")
         # The draft layer is a Llama layer whatever the target is, but for norms of heads.
         decoder = replace(read_config(LLAMA, config, {}), qk_norm=bool(config.get(_QK_NORM)))
         anywhere = {**eagle, **config}
@@ -119,7 +119,7 @@ class Eagle3Config(DraftConfig):
             num_target_layers=target.num_layers,
             draft_vocab_size=None if size in (None, decoder.vocab_size) else int(size),
             norm_before_residual=bool(config.get("norm_before_residual", False)),
-            **{flag: bool(anywhere.get(flag, False)) for flag in _EAGLE31},
+            **{flag: bool(anywhere.get(flag, False)) for flag in _FURTHER_NORMS},
             target_fingerprint=ours.get("target_fingerprint"),
             trained=bool(ours.get("trained", True)),
         )
@@ -140,7 +140,7 @@ class Eagle3Config(DraftConfig):
             "norm_before_residual": self.norm_before_residual,
             "tie_word_embeddings": False,
             # Only where set: the other configurations stay as they were.
-            **{flag: True for flag in _EAGLE31 if getattr(self, flag)},
+            **{flag: True for flag in _FURTHER_NORMS if getattr(self, flag)},
             **({_QK_NORM: True} if self.decoder.qk_norm else {}),
         }
 
@@ -154,6 +154,8 @@ class Eagle3Config(DraftConfig):
         yield DraftTensor("fc.weight", "fc.weight", (hidden, self.feature_width))
         for index in range(len(self.target_layer_ids) if self.fc_norm else 0):
             yield DraftTensor(f"fc_norm.{index}.scale", f"fc_norm.{index}.weight", (hidden,))
+        if self.norm_before_fc:
+            yield DraftTensor("input_norm.scale", "input_norm.weight", (self.feature_width,))
         for path, name in (
             ("embedding_norm", "midlayer.input_layernorm"),
             ("hidden_norm", "midlayer.hidden_norm"),

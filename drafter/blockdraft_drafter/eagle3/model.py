@@ -67,6 +67,9 @@ class Eagle3(DraftModel):
         if config.fc_norm:
             norms = [RMSNorm(hidden, eps, dtype=dtype) for _ in config.target_layer_ids]
             self.fc_norm = nnx.data(nnx.List(norms))
+        self.input_norm: RMSNorm | None = None
+        if config.norm_before_fc:
+            self.input_norm = nnx.data(RMSNorm(config.feature_width, eps, axis=None, dtype=dtype))
         self.embedding_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.hidden_norm = RMSNorm(hidden, eps, dtype=dtype)
         self.attention = AttentionProjections(
@@ -81,6 +84,9 @@ class Eagle3(DraftModel):
     def projection(self) -> FeatureProjection:
         """Feature to hidden state."""
         weight = self.fc.weight[...]
+        if self.input_norm is not None:
+            scale = self.input_norm.scale[...]
+            return FeatureProjection(weight, None, self.norm.eps, scale, joint=True)
         if self.fc_norm is None:
             return FeatureProjection(weight)
         scale = jnp.concatenate([norm.scale[...] for norm in self.fc_norm])

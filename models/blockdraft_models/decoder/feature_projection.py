@@ -24,13 +24,14 @@ from blockdraft_models.decoder.products import project
 class FeatureProjection:
     """A linear map, and normalizations after and before it if the drafter has them; a pytree.
 
-    The normalization before it takes the output of each layer by itself.
+    The normalization before it takes the output of each layer by itself, or all of them if `joint`.
     """
 
     weight: Any  # Float[Array, "hidden features"], as published
     scale: Any = None  # Float[Array, "hidden"], of the normalization after it; None for none
     eps: float = field(default=0.0, metadata={"static": True})  # of the normalizations
     input_scale: Any = None  # Float[Array, "features"], of those before it; None for none
+    joint: bool = field(default=False, metadata={"static": True})
 
     @property
     def input_width(self) -> int:
@@ -48,7 +49,7 @@ class FeatureProjection:
         """Project features of any float type; the result has that of the weights."""
         features = features.astype(self.weight.dtype)
         if self.input_scale is not None:
-            layers = self.input_width // self.width
+            layers = 1 if self.joint else self.input_width // self.width
             outputs, scales = (
                 jnp.split(array, layers, axis=-1) for array in (features, self.input_scale)
             )
@@ -71,5 +72,5 @@ class FeatureProjection:
                 elements = np.ascontiguousarray(array)
                 digest.update(f"{elements.dtype.name}{elements.shape}".encode())
                 digest.update(elements.view(np.uint8).data)
-        digest.update(repr(self.eps).encode())
+        digest.update(repr(self.eps).encode() + b"joint" * self.joint)
         return digest.hexdigest()

@@ -202,6 +202,7 @@ class FeatureProjection(_message.Message):
     NORM_EPSILON_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     INPUT_NORM_EPSILON_FIELD_NUMBER: _builtins.int
+    INPUT_NORM_JOINT_FIELD_NUMBER: _builtins.int
     input_width: _builtins.int
     """Elements of a feature before the projection."""
     dtype: Global___DataType.ValueType
@@ -220,6 +221,8 @@ class FeatureProjection(_message.Message):
     """The same number, if the output of each layer, feature_width elements of the feature, is
     normalized by itself before the product; absent if there is no such normalization.
     """
+    input_norm_joint: _builtins.bool
+    """Whether that normalization takes the feature as a whole instead."""
     def __init__(
         self,
         *,
@@ -228,10 +231,11 @@ class FeatureProjection(_message.Message):
         norm_epsilon: _builtins.float | None = ...,
         fingerprint: _builtins.str = ...,
         input_norm_epsilon: _builtins.float | None = ...,
+        input_norm_joint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon", "_norm_epsilon", b"_norm_epsilon", "input_norm_epsilon", b"input_norm_epsilon", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon", "_norm_epsilon", b"_norm_epsilon", "dtype", b"dtype", "fingerprint", b"fingerprint", "input_norm_epsilon", b"input_norm_epsilon", "input_width", b"input_width", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon", "_norm_epsilon", b"_norm_epsilon", "dtype", b"dtype", "fingerprint", b"fingerprint", "input_norm_epsilon", b"input_norm_epsilon", "input_norm_joint", b"input_norm_joint", "input_width", b"input_width", "norm_epsilon", b"norm_epsilon"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__input_norm_epsilon: _TypeAlias = _typing.Literal["input_norm_epsilon"]  # noqa: Y015
     _WhichOneofArgType__input_norm_epsilon: _TypeAlias = _typing.Literal["_input_norm_epsilon", b"_input_norm_epsilon"]  # noqa: Y015

@@ -48,6 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm_before_residual": {"norm_before_residual": True},
     "fc_norm": {"fc_norm": True},
     "qk_norm": {"qk_norm": True},
+    "norm_before_fc": {"norm_before_fc": True},
     "norm_output": {"norm_output": True},
     "draft_vocabulary": {"draft_vocab": 40},
     "own_head": {"draft_vocab": 24, "own_head": True},
@@ -229,8 +230,9 @@ def test_drafts_end_where_they_are_unlikely(pair: Pair) -> None:
         assert passes <= max(lengths)
 
 
-def test_projected_features_give_the_same_drafts() -> None:
-    drafter = eagle3_drafter(fc_norm=True)
+@pytest.mark.parametrize("norm", ["fc_norm", "norm_before_fc"])
+def test_projected_features_give_the_same_drafts(norm: str) -> None:
+    drafter = eagle3_drafter(**{norm: True})
     method = method_of(drafter, projected=True)
     projection = method.spec.projection
     assert projection is not None

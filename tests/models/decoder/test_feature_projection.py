@@ -38,14 +38,17 @@ def test_equals_the_formula(normalized: bool, dtype: Any, tolerance: float, rows
     )
 
 
-def test_each_output_is_normalized_by_itself_before() -> None:
+@pytest.mark.parametrize("joint", [False, True])
+def test_outputs_are_normalized_before(joint: bool) -> None:
     rng = np.random.default_rng(2)
     weight = rng.standard_normal((WIDTH, 3 * WIDTH)).astype(np.float32)
     scale = rng.standard_normal(3 * WIDTH).astype(np.float32)
     features = rng.standard_normal((5, 3, WIDTH)) * np.array([0.1, 1.0, 30.0])[:, None]
-    projection = jax.device_put(FeatureProjection(weight, None, 1e-5, scale))
+    projection = jax.device_put(FeatureProjection(weight, None, 1e-5, scale, joint))
     found = projection(jnp.asarray(features.reshape(5, -1), jnp.float32))
-    normalized = features / np.sqrt(np.mean(features**2, axis=2, keepdims=True) + 1e-5)
+    normalized = features / np.sqrt(
+        np.mean(features**2, axis=(1, 2) if joint else 2, keepdims=True) + 1e-5
+    )
     expected = (normalized.reshape(5, -1) * scale) @ weight.T
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-4)
 
@@ -69,6 +72,7 @@ def test_the_fingerprint_is_that_of_what_results_depend_on() -> None:
         replace(one, scale=None),
         replace(one, scale=None, input_scale=one.scale),
         replace(one, eps=1e-6),
+        replace(one, joint=True),
     )
     prints = [projection.fingerprint() for projection in (one, *others)]
     assert len(set(prints)) == len(prints)

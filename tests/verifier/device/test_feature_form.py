@@ -29,6 +29,11 @@ FORMS = {
     "normalized before": FeatureForm(
         (1, 2), FeatureProjection(WEIGHT, None, 1e-5, np.ones(6, ml_dtypes.bfloat16)), "e" * 16
     ),
+    "normalized jointly": FeatureForm(
+        (1, 2),
+        FeatureProjection(WEIGHT, None, 1e-5, np.ones(6, ml_dtypes.bfloat16), joint=True),
+        "d" * 16,
+    ),
 }
 
 

@@ -30,6 +30,9 @@ PROJECTIONS = {
     "normalized before": FeatureProjection(
         WEIGHT, None, 1e-4, np.arange(18).astype(ml_dtypes.bfloat16)
     ),
+    "normalized jointly": FeatureProjection(
+        WEIGHT[:, :16], None, 1e-4, np.arange(16).astype(ml_dtypes.bfloat16), joint=True
+    ),
     "float32": FeatureProjection(WEIGHT.astype(np.float32), np.ones(6, np.float32), 1e-5),
 }
 

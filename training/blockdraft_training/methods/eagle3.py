@@ -189,8 +189,8 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         """Return a model that starts from an earlier drafter, whatever its draft vocabulary."""
         if earlier.embedding is not None or earlier.head is not None:
             raise TrainingError(f"{self.settings.init} has an embedding or a head of its own")
-        if config.fc_norm or config.norm_output:
-            raise TrainingError(f"{self.settings.init} is EAGLE-3.1, which cannot be trained here")
+        if config.fc_norm or config.norm_output or config.norm_before_fc:
+            raise TrainingError(f"{self.settings.init} has norms that cannot be trained here")
         earlier.model.config = config
         return earlier.model
 

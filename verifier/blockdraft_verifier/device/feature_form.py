@@ -70,7 +70,8 @@ def compilation_words(features: FeatureForm, max_block: int) -> bytes:
     projection, shape = features.projection, None
     if projection is not None:
         scaled = projection.scale is not None, projection.input_scale is not None
-        shape = projection.weight.shape, projection.weight.dtype.name, projection.eps, scaled
+        weight = projection.weight
+        shape = weight.shape, weight.dtype.name, projection.eps, scaled, projection.joint
     return json.dumps((max_block, features.layer_ids, features.fingerprint, shape)).encode()
 
 
@@ -79,11 +80,11 @@ def read_compilation(words: bytes) -> tuple[FeatureForm, int]:
     max_block, layer_ids, fingerprint, form = json.loads(words)
     projection = None
     if form is not None:
-        shape, dtype, eps, (scaled, input_scaled) = form
+        shape, dtype, eps, (scaled, input_scaled), joint = form
         weight = np.zeros(shape, jnp.dtype(dtype))
         scale = np.zeros_like(weight[:, 0]) if scaled else None
         input_scale = np.zeros_like(weight[0]) if input_scaled else None
-        projection = FeatureProjection(weight, scale, eps, input_scale)
+        projection = FeatureProjection(weight, scale, eps, input_scale, joint)
     return FeatureForm(tuple(layer_ids), projection, fingerprint), max_block
 
 

@@ -113,7 +113,7 @@ def fetch_form(
     normalized, before = (
         described.HasField(name) for name in ("norm_epsilon", "input_norm_epsilon")
     )
-    if before and columns % rows:
+    if before and not described.input_norm_joint and columns % rows:
         raise ValueError(f"the drafter normalizes {rows} elements each out of {columns}")
     sizes = (rows * columns, rows * normalized, columns * before)
     elements = _fetch(stub, described.fingerprint, np.empty(sum(sizes), dtype))
@@ -123,6 +123,7 @@ def fetch_form(
         scale if normalized else None,
         described.norm_epsilon if normalized else described.input_norm_epsilon,
         input_scale if before else None,
+        described.input_norm_joint,
     )
     if projection.fingerprint() != described.fingerprint:
         raise ValueError("the drafter's projection is not the one that it described")
