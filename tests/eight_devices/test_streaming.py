@@ -176,7 +176,9 @@ def test_scanned_layers_stay_where_they_were(tmp_path: Path) -> None:
     placement = placed_on(8)
     loaded, _ = load_decoder(tmp_path, dtype=jnp.float32, weights="int8", placement=placement)
     layers = [np.asarray(layer.mlp.up.weight[...]) for layer in loaded.layers]
-    up = ScannedDecoder(loaded, placement).layer.mlp.up
+    mlp = ScannedDecoder(loaded, placement).layers[0].mlp
+    assert isinstance(mlp, GatedMLP)
+    up = mlp.up
     assert up.scale is not None
     np.testing.assert_array_equal(up.weight[...], np.stack(layers))
     assert up.weight[...].addressable_shards[0].data.shape == (3, 8, 32)

@@ -145,8 +145,8 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
     ("name", "scanned"),
     [
         *(("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True)),
-        *(("olmo3", True), ("granite", False), ("gemma4", False)),
-        ("gemma4-shared", False),
+        *(("olmo3", True), ("granite", False), ("gemma4", False), ("gemma4", True)),
+        *(("gemma4-shared", False), ("gemma4-shared", True)),
     ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from tests.models.tiny import tiny_config
+from tests.models.tiny import LIKE_GEMMA4, LIKE_GEMMA4_SHARED, tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.model_shapes import SHAPES, Pair, drafter_shape
@@ -14,6 +14,7 @@ from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.rope_scaling import ProportionalScaling
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.sizes import page_size_on_tpu
 from blockdraft_verifier.device.token_limits import no_limits
@@ -25,6 +26,8 @@ LIMITS = ServingLimits(
     max_sequences=16, max_step_tokens=1024, max_context_tokens=4096, page_size=32
 )
 NEEDED_PAGES = 4096 // 32
+# Of a quarter of heads that are 512 wide.
+WIDE_SCALING = ProportionalScaling(64)
 # Half of a host: the other half is the drafter's. One chip serves plainly.
 SLICES = [
     ("llama-3.1-8b", "dflash", "v5p:1x2x1"),
@@ -130,6 +133,36 @@ def test_sinks_and_wide_heads_attend_by_a_kernel_too(name: str, heads: dict[str,
         assert found.kernels == kernel_count(config)
         assert found.layer_sums == 0
     assert found.temporary_bytes < 0.2 * pages * programs.layout.page_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kernels"),
+    [
+        # Of each layer seven norms, attention, and products: seven, or six where values are keys.
+        ("v6e:2x2", {**LIKE_GEMMA4, "windows": (128, 128, 0) * 2}, 2 * 15 + 14),
+        # Two products and a norm more; without keys two products and two norms less. The further
+        # embeddings have a product and a norm.
+        ("v5e:1x1", {**LIKE_GEMMA4_SHARED, "windows": (128, 0) * 4}, 2 * 18 + 2 * 14 + 2),
+    ],
+    ids=["dense", "shared keys"],
+)
+def test_layers_of_several_forms_are_kernels_too(
+    name: str, shape: dict[str, Any], kernels: int
+) -> None:
+    layers = len(shape["windows"])
+    shape = {**shape, "num_layers": layers, "vocab_size": 512, "rope_scaling": WIDE_SCALING}
+    if "shared_kv_layers" in shape:
+        shape |= {"shared_kv_layers": layers // 2, "layer_embedding_size": 256}
+    heads = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 256, "global_head_dim": 512}
+    config = tiny_config(**{**shape, **heads, "hidden_size": 512, "intermediate_size": 512})
+    pages = 16 * NEEDED_PAGES
+    programs = TargetPrograms.on(topology(name).mesh, Pair(config, None), LIMITS, pages, DTYPE)
+    for bucket in (programs.buckets[0], programs.buckets[-1]):
+        program = compile_and_read(programs.lower(bucket))
+        # One period of each form is compiled, and the last norm and the head.
+        assert program.kernels == kernels + 2
+        assert program.layer_sums == 0
+    assert program.temporary_bytes < 0.1 * pages * programs.layout.page_bytes
 
 
 @pytest.mark.parametrize(("name", "sinks"), [("v5p:1x2x1", False), ("v6e:2x2", True)])

@@ -18,6 +18,9 @@ class Reach(NamedTuple):
     applies: Array | None = None
     # Float[Array, "heads"], or None: the score of one more key, whose value is zero (gpt-oss).
     sinks: Array | None = None
+    # Whether keys and values are those of the last layer of this form that has its own (Gemma 4):
+    # they are in the cache.
+    stored: bool = False
 
     def sees(self, key: Int[Array, "..."], query: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Return whether queries see keys, given the positions of both, which broadcast."""

@@ -7,7 +7,7 @@ user are *settings*.
 import json
 import math
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from blockdraft_models.decoder.rope_scaling import (
     AnyRopeScaling,
@@ -31,6 +31,13 @@ _SIZES = (
 
 Activation = Literal["silu", "gelu_tanh", "clamped"]
 """The non-linearity of a gated MLP; `clamped` is that of gpt-oss."""
+
+
+class LayerForm(NamedTuple):
+    """The form of a layer, among those of its decoder."""
+
+    is_global: bool  # whether it has the heads of layers without a window, if those are others
+    own_kv: bool  # whether it has keys and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,8 @@ class DecoderConfig:
         with_keys = {self.window(layer) for layer in range(min(self.kv_layers, self.num_layers))}
         if with_keys != {self.window(layer) for layer in range(self.num_layers)}:
             raise ValueError("layers share the keys and values of none before them")
+        if self.shared_kv_layers and self.global_head_dim is None:
+            raise ValueError("shared keys of heads of one width are not supported")
         rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
         if not 0 < rotated <= self.head_dim or rotated % 2:
             raise ValueError(f"{rotated} of {self.head_dim} elements cannot be rotated")
@@ -184,13 +193,18 @@ class DecoderConfig:
         """Return the decoder with the sizes of its layers without a window, or with one."""
         if self.global_head_dim is None:
             return self
-        alike = replace(self, global_head_dim=None, global_kv_heads=None)
+        alike = replace(self, global_head_dim=None, global_kv_heads=None, shared_kv_layers=0)
         if not is_global:
             return replace(alike, values_are_keys=False)
         width, kv_heads = self.global_head_dim, self.global_kv_heads or self.num_kv_heads
         # Scores of all layers have the same factor.
         scale = self.query_scale * math.sqrt(width / self.head_dim)
         return replace(alike, head_dim=width, num_kv_heads=kv_heads, query_scale=scale)
+
+    def form(self, layer: int) -> LayerForm:
+        """Return the form of a layer: those of one form have weights of the same shapes."""
+        is_global = self.global_head_dim is not None and not self.window(layer)
+        return LayerForm(is_global, layer < self.kv_layers)
 
     @property
     def kv_layers(self) -> int:

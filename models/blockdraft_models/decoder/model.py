@@ -143,12 +143,11 @@ class Decoder(nnx.Module):
             if self.config.rotated:
                 rotary = rotary.where(self.config.rotated[layer_id])
             keep = keepers[source] if shares else None
+            reach = Reach(window, stored=source != layer_id)
             side = SideInputs(
                 None if keep is None else keep.kv, None if embedded is None else embedded[layer_id]
             )
-            x, updated[source] = layer(
-                x, rotary, updated[source], keep or attend, Reach(window), side
-            )
+            x, updated[source] = layer(x, rotary, updated[source], keep or attend, reach, side)
             if layer_id in capture:
                 outputs[layer_id] = x
         captured = (

@@ -1,11 +1,13 @@
-"""A decoder whose equal layers are one scanned layer: compiled once, whatever its depth.
+"""A decoder whose layers are scanned by periods: compiled once, whatever its depth.
 
 Unrolled, a step of 32 layers takes minutes to compile for a TPU; scanned, five seconds. On CPU
-unrolled layers run faster (docs/adr/0004, docs/adr/0012), so the platform decides.
+unrolled layers run faster (docs/adr/0004, docs/adr/0012), so the platform decides. Most decoders
+have layers of one form: a period is one layer.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +15,48 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Shaped
 
-from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach, SideInputs
+from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reach, SideInputs
+from blockdraft_models.decoder.config import LayerForm
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.periods import periods
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import LAYERS, Placement
+
+
+class _Place(NamedTuple):
+    """The layers of one place in a period, but for what the scan takes apart."""
+
+    form: LayerForm
+    window: int  # of every layer; 0 for none
+    graph: nnx.GraphDef[DecoderLayer]
+    matrices: Any  # [repetitions, ...]: slicing would copy them, and they are nearly all weights
+
+
+class _OfLayers(NamedTuple):
+    """Arrays that the scan takes apart, layer by layer; None where layers do not differ."""
+
+    weights: Any  # all but the matrices
+    output: Array  # Int[Array, "repetitions"], where a layer's output is kept
+    applies: Array | None  # Bool[Array, "repetitions"], whether the window applies
+    rotates: Array | None  # Bool[Array, "repetitions"], whether heads are rotated
+    number: Array  # Int[Array, "repetitions"], in the stack
+    embedded: Array | None  # Float[Array, "repetitions tokens width"], see `LayerEmbeddings`
 
 
 class ScannedDecoder(Decoder):
     """The function of a `Decoder`, with every layer's weights stacked along a leading axis.
 
-    There is one cache instead of one per layer, threaded through the layers in order: `attend`
-    takes it, and returns it for the next layer. So an array of all layers is updated in place,
-    while a slice of one layer would be a copy.
+    There is one cache instead of one per layer, or two if layers without a window have heads of
+    another width, threaded through the layers in order: `attend` takes it, and returns it for the
+    next layer. So an array of all layers is updated in place, while a slice of one layer would be a
+    copy.
 
     Attributes:
-        layer: One decoder layer; each of its weights is [layers, ...].
+        layers: One decoder layer for each place in each of the `periods`; each of its weights is
+            [repetitions, ...].
     """
 
     def __init__(self, decoder: Decoder, placement: Placement | None = None) -> None:
@@ -39,27 +65,30 @@ class ScannedDecoder(Decoder):
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
         """
-        if decoder.config.global_head_dim is not None or decoder.config.shared_kv_layers:
-            raise ValueError("layers of several forms are not scanned, and so not served on TPUs")
         self.config = decoder.config
         self.embedding = decoder.embedding
         self.layer_embeddings = decoder.layer_embeddings
         self.norm = decoder.norm
         self.head = decoder.head
-        states = [dict(nnx.to_flat_state(nnx.state(layer))) for layer in decoder.layers]
+        layers = list(decoder.layers)
+        places = [place for period in periods(self.config) for place in period.places()]
+        self.layers = nnx.List([self._stacked(layers[place], placement) for place in places])
+
+    def _stacked(self, layers: Sequence[DecoderLayer], placement: Placement | None) -> DecoderLayer:
+        states = [dict(nnx.to_flat_state(nnx.state(layer))) for layer in layers]
         stacked = {}
         for path, variable in states[0].items():
             axes = (LAYERS, *variable.get_metadata()["out_sharding"])
             sharding = None if placement is None else placement.sharding(axes, self.config)
             weight = _stack([state[path].get_raw_value() for state in states], sharding)
             stacked[path] = nnx.Param(weight, out_sharding=axes, eager_sharding=False)
-        graph = nnx.graphdef(decoder.layers[0])
-        self.layer = nnx.merge(graph, nnx.from_flat_state(stacked))
+        merged: DecoderLayer = nnx.merge(nnx.graphdef(layers[0]), nnx.from_flat_state(stacked))
+        return merged
 
     @property
     def cache_count(self) -> int:
-        """Number of caches that a call takes: one for all layers."""
-        return 1
+        """Number of caches that a call takes: one for all layers with heads of one width."""
+        return 1 if self.config.global_head_dim is None else 2
 
     def _run_layers(
         self,
@@ -70,51 +99,81 @@ class ScannedDecoder(Decoder):
         capture: tuple[int, ...],
         embedded: Float[Array, "layers tokens width"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
-        [cache] = caches
-        # Slicing a layer out of matrices would copy it, and they are nearly all of the weights.
-        graph, *states = nnx.split(self.layer, _is_matrix, ...)
-        matrices, stack = states
-        # The place of each layer's output; the last place is for layers that are not captured.
         captured_ids = sorted(set(capture))
-        places = jnp.array(
-            [
-                captured_ids.index(layer_id) if layer_id in captured_ids else len(captured_ids)
-                for layer_id in range(self.config.num_layers)
-            ],
-            jnp.int32,
-        )
+        # Keys and values of the last layer with heads of each width.
+        kv: dict[bool, tuple[Array, Array]] = {}
 
-        windows, rotated = self.config.windows, self.config.rotated
+        def run_period(
+            places: list[_Place],
+            carry: tuple[Array, list[LayerCache], Array],
+            of_layers: list[_OfLayers],
+        ) -> tuple[tuple[Array, list[LayerCache], Array], Any]:
+            (x, caches, outputs), own_kv = carry, {}
+            for place, of_layer in zip(places, of_layers, strict=True):
+                layer = nnx.merge(place.graph, place.matrices, of_layer.weights)
+                _choose_layer(layer, of_layer.number)
+                rotary, reach = self._surroundings(rotaries, place, of_layer)
+                keep, kind = KeptKV(attend), place.form.is_global
+                side = SideInputs(kv.get(kind), of_layer.embedded)
+                x, caches[kind] = layer(x, rotary, caches[kind], keep, reach, side)
+                outputs = outputs.at[of_layer.output].set(x)
+                if self.config.shared_kv_layers and place.form.own_kv:
+                    own_kv[kind] = keep.kv
+            return (x, caches, outputs), own_kv
 
-        def run_layer(
-            carry: tuple[Array, LayerCache, Array],
-            layer: tuple[Any, Array, Array | None, Array | None, Array, Array | None],
-        ) -> tuple[tuple[Array, LayerCache, Array], None]:
-            x, cache, outputs = carry
-            weights, place, applies, rotates, number, embedded = layer
-            rotary, reach = rotaries[0], EVERYTHING
-            if applies is not None:
-                reach = Reach(max(windows), applies)
-                if rotaries[1] is not rotary:
-                    both = zip(*rotaries, strict=True)
-                    rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
-            if rotates is not None:
-                rotary = rotary.where(rotates)
-            decoder_layer = nnx.merge(graph, matrices, weights)
-            _choose_layer(decoder_layer, number)
-            side = SideInputs(embedded=embedded)
-            x, cache = decoder_layer(x, rotary, cache, attend, reach, side)
-            return (x, cache, outputs.at[place].set(x)), None
-
+        # The last output is that of layers that are not captured.
         outputs = jnp.zeros((len(captured_ids) + 1, *x.shape), x.dtype)
-        numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
-        applies = jnp.array(windows) > 0 if windows else None
-        rotates = jnp.array(rotated) if rotated else None
-        of_layers = stack, places, applies, rotates, numbers, embedded
-        (x, cache, outputs), _ = jax.lax.scan(run_layer, (x, cache, outputs), of_layers)
+        carry, stacks = (x, list(caches), outputs), iter(self.layers)
+        for period in periods(self.config):
+            places, of_layers = [], []
+            for layers in period.places():
+                graph, *states = nnx.split(next(stacks), _is_matrix, ...)
+                matrices, weights = states
+                form, window = self.config.form(layers.start), self.config.window(layers.start)
+                places.append(_Place(form, window, graph, matrices))
+                of_layers.append(self._of_layers(layers, weights, captured_ids, embedded))
+            carry, own_kv = jax.lax.scan(partial(run_period, places), carry, of_layers)
+            kv |= jax.tree.map(lambda of_layers: of_layers[-1], own_kv)
+        x, updated, outputs = carry
         captured = [outputs[captured_ids.index(layer_id)] for layer_id in capture]
         empty = jnp.zeros((x.shape[0], 0), x.dtype)
-        return x, jnp.concatenate([empty, *captured], axis=-1), [cache]
+        return x, jnp.concatenate([empty, *captured], axis=-1), updated
+
+    def _of_layers(
+        self,
+        layers: slice,
+        weights: Any,
+        captured_ids: list[int],
+        embedded: Float[Array, "layers tokens width"] | None,
+    ) -> _OfLayers:
+        config, numbers = self.config, range(self.config.num_layers)[layers]
+        in_stack = jnp.arange(len(numbers), dtype=jnp.int32)
+        outputs = [
+            captured_ids.index(number) if number in captured_ids else len(captured_ids)
+            for number in numbers
+        ]
+        differ = config.windows and config.global_head_dim is None
+        return _OfLayers(
+            weights,
+            jnp.array(outputs, jnp.int32),
+            jnp.array(config.windows[layers]) > 0 if differ else None,
+            jnp.array(config.rotated[layers]) if config.rotated else None,
+            in_stack,
+            None if embedded is None else embedded[layers],
+        )
+
+    def _surroundings(
+        self, rotaries: tuple[Rotary, Rotary], place: _Place, of_layer: _OfLayers
+    ) -> tuple[Rotary, Reach]:
+        """Return the rotations of a layer, and what it sees."""
+        rotary, applies = rotaries[place.window > 0], of_layer.applies
+        reach = Reach(place.window, stored=not place.form.own_kv)
+        if applies is not None:
+            rotary, reach = rotaries[0], Reach(max(self.config.windows), applies)
+            if rotaries[1] is not rotary:
+                both = zip(*rotaries, strict=True)
+                rotary = Rotary(*(jnp.where(applies, near, far) for far, near in both))
+        return rotary if of_layer.rotates is None else rotary.where(of_layer.rotates), reach
 
 
 def _is_matrix(_: tuple[Any, ...], weight: Any) -> bool:

@@ -433,6 +433,7 @@ def test_unsupported_hf_configs_are_refused(change: dict[str, Any], message: str
         ({"rotated": (True, False)}, "rotations of 2 layers, of 3"),
         ({"windows": (8, 8, 0), "shared_kv_layers": 1}, "the keys and values of none before them"),
         ({"shared_kv_layers": 3}, "the keys and values of none before them"),
+        ({"shared_kv_layers": 1}, "shared keys of heads of one width"),
         ({"rotary_dim": 10}, "10 of 8 elements"),
         ({"rotary_dim": 5}, "5 of 8 elements"),
         ({"rope_scaling": LongRopeScaling((1.0,), 1.0)}, "1 factors for 4 frequencies"),

@@ -33,6 +33,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "olmo": {**LIKE_OLMO3, "windows": (10, 0, 10), "local_rope_theta": 500.0},
     "granite": LIKE_GRANITE,
     "gemma4": {**LIKE_GEMMA4, "windows": (10, 0, 10)},
+    # Two periods, and a layer that fills none.
+    "gemma4-periods": {**LIKE_GEMMA4, "num_layers": 7, "windows": (10, 10, 0) * 2 + (10,)},
     "gemma4-shared": {**LIKE_GEMMA4_SHARED, "num_layers": 4},
     "qwen3-tied-wide-head": {"kind": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
 }
@@ -59,7 +61,10 @@ def test_logits_and_features_equal_the_reference(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("capture", [(), (2, 0, 0)])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "bare-layers", "olmo"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["llama", "qwen3", "bare-layers", "olmo", "gemma4", "gemma4-periods", "gemma4-shared"],
+)
 def test_scanned_layers_equal_unrolled_ones(architecture: str, capture: tuple[int, ...]) -> None:
     decoder = random_decoder(tiny_config(**ARCHITECTURES[architecture]))
     token_ids = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (2, 20))
@@ -72,12 +77,6 @@ def test_scanned_layers_equal_unrolled_ones(architecture: str, capture: tuple[in
     np.testing.assert_allclose(scanned.captured, unrolled.captured, rtol=1e-5, atol=1e-5)
     # Nobody holds the weights twice.
     assert layer.attention.query.weight.get_raw_value().is_deleted()
-
-
-def test_layers_of_two_widths_are_not_scanned() -> None:
-    decoder = random_decoder(tiny_config(num_layers=2, **LIKE_GEMMA4))
-    with pytest.raises(ValueError, match="not served on TPUs"):
-        ScannedDecoder(decoder)
 
 
 def test_caches_pass_through_attend_layer_by_layer() -> None:

@@ -76,8 +76,9 @@ def test_targets_of_every_kind(name: str) -> None:
     check(decoder_of(config(**CONFIGS[name])))
 
 
-def test_scanned_layers() -> None:
-    check(ScannedDecoder(decoder_of(config(kind="qwen3"))))
+@pytest.mark.parametrize("shape", [{"kind": "qwen3"}, CONFIGS["shared keys"]])
+def test_scanned_layers(shape: dict[str, Any]) -> None:
+    check(ScannedDecoder(decoder_of(config(**shape))))
 
 
 def test_int8_weights(tmp_path: Path) -> None:

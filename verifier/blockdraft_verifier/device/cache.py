@@ -31,7 +31,7 @@ class CacheLayout:
     that divide in neither way lie whole on every device, and so does attention to them.
     """
 
-    num_layers: int
+    num_layers: int  # layers of this layout that have keys and values
     num_pages: int  # of each layer
     page_size: int
     kv_heads: int  # heads stored, those included that are repeated, or padding for a kernel
@@ -43,7 +43,8 @@ class CacheLayout:
     stacked: bool = False  # whether one array holds all layers, as scanned layers need it
     attention: Attention = "portable"
     fp8: bool = False  # whether keys and values are rounded to FP8, whatever `dtype` is
-    # The layout of layers without a window, if theirs is another, and whether each layer has one.
+    # The layout of layers without a window, if theirs is another, and whether each of all layers
+    # has one.
     of_global: "CacheLayout | None" = None
     windowed: tuple[bool, ...] = ()
 
@@ -62,11 +63,13 @@ class CacheLayout:
         """Return the layout for a target."""
         if config.global_head_dim is not None:
             local, of_global = (
-                cls.of(kind, num_pages, page_size, dtype, mesh=mesh, fp8=fp8)
+                cls.of(kind, num_pages, page_size, dtype, mesh=mesh, stacked=stacked, fp8=fp8)
                 for kind in (config.of_kind(is_global=False), config.of_kind(is_global=True))
             )
-            windowed = tuple(window > 0 for window in config.windows[: config.kv_layers])
-            return replace(local, of_global=of_global, windowed=windowed)
+            windowed = tuple(config.window(layer) > 0 for layer in range(config.kv_layers))
+            of_global = replace(of_global, num_layers=windowed.count(False))
+            count = windowed.count(True)
+            return replace(local, num_layers=count, of_global=of_global, windowed=windowed)
         devices = 1 if mesh is None else mesh.shape[MODEL_AXIS]
         heads, kv_heads = config.num_heads, config.num_kv_heads
         divided = heads % devices == 0 and (kv_heads % devices == 0 or devices % kv_heads == 0)
@@ -131,6 +134,13 @@ class CacheLayout:
         return [self if windowed else self.of_global for windowed in self.windowed]
 
     @property
+    def stacks(self) -> "list[CacheLayout]":
+        """The layout of each array: of all layers alike, if they are stacked, or of one."""
+        if not self.stacked:
+            return self.of_layers
+        return [self] if self.of_global is None else [self, self.of_global]
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, on one device."""
         elements = sum(layer.device_kv_heads * layer.head_dim for layer in self.of_layers)
@@ -138,14 +148,14 @@ class CacheLayout:
 
 
 class LayeredCache(NamedTuple):
-    """The cache of all layers, and the layer whose turn it is; scanned layers hand it on."""
+    """The cache of layers alike, and the one whose turn it is; scanned layers hand it on."""
 
     pages: Array  # of `CacheLayout.shape`
     layer: Array  # Int[Array, ""], the layer that comes next
 
 
 LayerCaches = list[Array] | list[LayeredCache]
-"""One array per layer, or the one of all layers."""
+"""One array per layer, or one of all layers alike."""
 
 
 class PagedCache(NamedTuple):
@@ -163,23 +173,22 @@ def allocate_cache(layout: CacheLayout) -> PagedCache:
 
 def cache_places(layout: CacheLayout) -> Any:
     """Return the placement of each array of the cache, in the form of the cache."""
-    layers: Any = [layer.sharding for layer in layout.of_layers]
+    layers: Any = [stack.sharding for stack in layout.stacks]
     whole: Any = layout.replicated
     if layout.stacked:
-        layers = [LayeredCache(layers[0], whole)]
+        layers = [LayeredCache(stack, whole) for stack in layers]
     return PagedCache(layers, whole)
 
 
 def allocate_kv(layout: CacheLayout) -> LayerCaches:
     """Return zeroed keys and values, keys in even and values in odd head slots."""
 
-    def zeros(layer: CacheLayout) -> Array:
-        return jnp.zeros(layer.shape, layer.dtype, device=layer.sharding)
+    def first() -> Array:
+        return jnp.zeros((), jnp.int32, device=layout.replicated)
 
-    if layout.stacked:
-        return [LayeredCache(zeros(layout), jnp.zeros((), jnp.int32, device=layout.replicated))]
-    # An array per layer, since each can be updated in place.
-    return [zeros(layer) for layer in layout.of_layers]
+    # Without a stack an array per layer, since each can be updated in place.
+    zeros = [jnp.zeros(stack.shape, stack.dtype, device=stack.sharding) for stack in layout.stacks]
+    return [LayeredCache(pages, first()) for pages in zeros] if layout.stacked else zeros
 
 
 class Positions(NamedTuple):

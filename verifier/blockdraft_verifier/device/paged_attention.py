@@ -45,20 +45,20 @@ class PagedAttend:
             return PagedAttend(self._batch, of_global)(q, k, v, cache, reach)
         if not isinstance(cache, LayeredCache):
             return self._on_devices(q, k, v, cache, self._batch, reach)
-        layout = self._layout
-        batch = self._batch.moved(
-            cache.layer * layout.num_pages, layout.page_size, cache.pages.shape[0]
-        )
+        layout, layer = self._layout, cache.layer
+        if reach.stored:
+            layer = (layer - 1) % layout.num_layers
+        batch = self._batch.moved(layer * layout.num_pages, layout.page_size, cache.pages.shape[0])
         out, pages = self._on_devices(q, k, v, cache.pages, batch, reach)
         # After the last layer comes the first one of the next step.
-        return out, LayeredCache(pages, (cache.layer + 1) % layout.num_layers)
+        return out, LayeredCache(pages, (layer + 1) % layout.num_layers)
 
     def _on_devices(
         self, q: Array, k: Array, v: Array, cache: Array, batch: RaggedBatch, reach: Reach
     ) -> tuple[Array, Array]:
         layout = self._layout
         # Compiled for, not an operand.
-        attend = partial(self._attend, window=reach.window)
+        attend = partial(self._attend, window=reach.window, stored=reach.stored)
         operands = q, k, v, cache, batch, reach.applies, reach.sinks
         if layout.mesh is None:
             return attend(*operands)
@@ -87,6 +87,7 @@ class PagedAttend:
         sinks: Float[Array, " heads"] | None,
         *,
         window: int,
+        stored: bool,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
         Float[Array, "pages page_size *position"],
@@ -98,8 +99,9 @@ class PagedAttend:
         if layout.fp8:
             k, v = rounded_to_fp8(k), rounded_to_fp8(v)
         q, k, v = kernel.with_stored_heads(q, k, v, layout.device_kv_heads)
-        padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
-        cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
+        if not stored:
+            padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
+            cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
         reach = Reach(window, applies, sinks)
         if layout.attention == "portable":
             return portable.attend(q, cache, batch, reach), cache

@@ -152,9 +152,9 @@ def attend(
         rows = batch.row_starts, batch.context_lengths, batch.page_table
         return calls.attention(q, cache, *rows, width, scores)
 
-    window, *dynamic = reach
+    window, dynamic = reach.window, (reach.applies, reach.sinks)
     on_cpu = in_kernel if in_kernels() else in_tiles
-    out: Array = by_platform(q, cache, batch, tuple(dynamic), cpu=on_cpu, default=in_tiles)
+    out: Array = by_platform(q, cache, batch, dynamic, cpu=on_cpu, default=in_tiles)
     return out
 
 

@@ -268,16 +268,12 @@ class ModelRunner:
         if jax.process_count() > 1:
             return []
         index = np.asarray(pages, np.int32)
-        firsts = np.arange(self.model.num_layers, dtype=np.int32) * self.layout.num_pages
-        return [
-            layer
-            for cache in self._cache[0].layers
-            for layer in (
-                np.asarray(cache.pages[firsts[:, None] + index])
-                if isinstance(cache, LayeredCache)
-                else np.asarray(cache[index])[None]
-            )
-        ]
+        layers: list[np.ndarray] = []
+        for cache in self._cache[0].layers:
+            stack = cache.pages if isinstance(cache, LayeredCache) else cache
+            firsts = np.arange(0, len(stack), self.layout.num_pages, dtype=np.int32)
+            layers += list(np.asarray(stack[firsts[:, None] + index]))
+        return layers
 
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end."""
