@@ -16,7 +16,7 @@ async function main() {
   }
   const ranked = await chat({ max_tokens: 8, logprobs: true, top_logprobs: 2 });
   const several = await chat({ n: 2, temperature: 1, seed: 3 });
-  const refused = await chat({ store: true }).catch((error) => error);
+  const refused = await chat({ modalities: ["audio"] }).catch((error) => error);
   return {
     whole: await content(),
     streamed,

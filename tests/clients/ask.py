@@ -25,7 +25,7 @@ async def together() -> list[str]:
 
 def refused() -> int:
     try:
-        model().bind(store=True).invoke(TEXT)
+        model().bind(modalities=["audio"]).invoke(TEXT)
     except openai.APIStatusError as error:
         return error.status_code
     return 0

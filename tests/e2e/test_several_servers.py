@@ -106,7 +106,7 @@ async def test_a_server_that_dies_breaks_its_streams_only(engine: Engine, tmp_pa
         _, other = (
             start(
                 f"server-{number}",
-                "blockdraft_client",
+                "blockdraft",
                 f"server --listen {address} --verifier {verifier} --target {tmp_path / 'target'}"
                 " --model-name tiny",
             )
