@@ -14,7 +14,12 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of, published_method
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.rope_scaling import LinearScaling, RopeScaling, YarnScaling
+from blockdraft_models.decoder.rope_scaling import (
+    LinearScaling,
+    ProportionalScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from blockdraft_models.families.table import family_of_model_type
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -142,6 +147,30 @@ SHAPES["gemma-3-12b"] = replace(
     activation="gelu_tanh",
     bos_token_id=2,
     eos_token_ids=(1, 106),
+)
+SHAPES["gemma-4-31b"] = replace(
+    SHAPES["gemma-3-12b"],
+    name="gemma-4-31b",
+    family="gemma4_text",
+    vocab_size=262144,
+    hidden_size=5376,
+    intermediate_size=21504,
+    num_layers=60,
+    num_heads=32,
+    num_kv_heads=16,
+    global_head_dim=512,
+    global_kv_heads=4,
+    values_are_keys=True,
+    rope_scaling=ProportionalScaling(64),
+    windows=(1024, 1024, 1024, 1024, 1024, 0) * 10,
+    norm_offset=0.0,
+    wide_norms=True,
+    value_norm=True,
+    output_scales=True,
+    query_scale=16.0,
+    embedding_scale=5376**0.5,
+    logit_cap=30.0,
+    max_position_embeddings=262144,
 )
 SHAPES["gpt-oss-20b"] = replace(
     _LLAMA_3_1,

@@ -24,6 +24,7 @@ from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.periods import periods
 from blockdraft_models.decoder.sampling import pack_sampling
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import EXPERTS, Placement, state_shapes
@@ -52,10 +53,9 @@ class TargetPrograms:
     features: FeatureForm  # form of the features of every position
     decoder: Decoder  # the target with scanned layers, its weights only described
     without_layers: Decoder  # the target without its layers
-    # Its layers, and none, around a vocabulary of hardly any size. A dense MLP, as wide as the
-    # experts of a token together, replaces experts.
-    layers: Decoder
-    no_layers: Decoder
+    # No layers, those of the first period, those of the first two, and so on, around a vocabulary
+    # of hardly any size. A dense MLP, as wide as the experts of a token together, replaces experts.
+    prefixes: tuple[Decoder, ...]
 
     @classmethod
     def on(
@@ -86,6 +86,11 @@ class TargetPrograms:
         def scanned(config: DecoderConfig) -> Decoder:
             return nnx.eval_shape(lambda: ScannedDecoder(unrolled(config)))
 
+        def prefixes(config: DecoderConfig) -> Iterator[Decoder]:
+            yield bare(config)
+            for period in periods(config):
+                yield scanned(config.shortened(period.first + period.layers))
+
         target = pair.target
         counted = replace(
             target,
@@ -95,8 +100,13 @@ class TargetPrograms:
             num_experts=0,
             intermediate_size=target.intermediate_size * max(1, target.experts_per_token),
         )
-        decoders = scanned(target), bare(target), scanned(counted), bare(counted)
-        return cls(pair, limits, layout, pair.features(mesh, dtype), *decoders)
+        decoder, without_layers, parts = scanned(target), bare(target), tuple(prefixes(counted))
+        # Those of all layers, however few there are.
+        without_layers.layer_embeddings = decoder.layer_embeddings
+        for part in parts:
+            part.layer_embeddings = parts[-1].layer_embeddings
+        features = pair.features(mesh, dtype)
+        return cls(pair, limits, layout, features, decoder, without_layers, parts)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -119,7 +129,8 @@ class TargetPrograms:
         """Return the program for one bucket, each sequence with so many tokens in the cache."""
         layout, config = self.layout, self.pair.target
         devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
-        position_bytes = layout.page_bytes // layout.page_size
+        of_layers = [layout.of_layers[config.kv_layer(layer)] for layer in range(config.num_layers)]
+        position_bytes = sum(of_layer.layer_bytes for of_layer in of_layers) // layout.page_size
         heads = config.num_heads // devices
         # A kernel reads the context of a row again for each block of its queries.
         block = {
@@ -140,7 +151,7 @@ class TargetPrograms:
             bucket.rows,
             bucket.tokens,
             partial(self.lower, bucket),
-            traced_layers=1,
+            traced_layers=sum(period.length for period in periods(config)),
             by_hand=attention.plus(self._rest_by_hand(bucket)),
             count=partial(self.count_greedy, bucket),
             least_bytes=self._read_bytes(bucket) + attention.bytes,
@@ -154,23 +165,25 @@ class TargetPrograms:
     def count_greedy(self, bucket: Bucket) -> Counts:
         """Return XLA's counts of a step of greedy requests; the counts by hand are not in them.
 
-        XLA counts the most expensive branch, sampling, taken or not. It counts the body of the
-        layers' loop once: the difference to a step without layers. Both have a small vocabulary,
-        as steps with a large embedding also differ in how they read it.
+        XLA counts the most expensive branch, sampling, taken or not. It counts the body of a
+        period's loop once: the difference to a step without the period. Both have a small
+        vocabulary, as steps with a large embedding also differ in how they read it.
         """
-        no_layers = replace(self.layout, num_layers=0, stacked=False)
+        one_layer = replace(self.layout, num_layers=1, stacked=False, of_global=None, windowed=())
 
         def count(decoder: Decoder, layout: CacheLayout) -> Counts:
             step = GreedyStep(*self._parts(decoder, layout, NO_FEATURES))
             return compile_and_read(step.lower(self._weights(decoder), bucket)).counts
 
-        layer = count(self.layers, self.layout).plus(count(self.no_layers, no_layers), times=-1)
-        rest = count(self.without_layers, no_layers)
-        return rest.plus(layer, times=self.pair.target.num_layers)
+        total, before = count(self.without_layers, one_layer), count(self.prefixes[0], one_layer)
+        for period, prefix in zip(periods(self.pair.target), self.prefixes[1:], strict=True):
+            after = count(prefix, self.layout)
+            total, before = total.plus(after.plus(before, times=-1), times=period.count), after
+        return total
 
     def _rest_by_hand(self, bucket: Bucket) -> Counts:
         """Return the counts of projected features and of experts that XLA leaves out."""
-        decoders = self.decoder, self.without_layers, self.layers, self.no_layers
+        decoders = self.decoder, self.without_layers, self.prefixes[-1], self.prefixes[0]
         whole, rest, layers, no_layers = (
             bytes_on_one_device(self._weights(decoder)) for decoder in decoders
         )
@@ -274,5 +287,6 @@ def _attention(
     config: DecoderConfig, *, heads: int, queries: int, context_tokens: int, context_bytes: int
 ) -> Counts:
     """Return the counts of attention: 4 operations per pair and dimension, and K/V bytes."""
-    flops = 4.0 * config.num_layers * heads * config.head_dim * queries * context_tokens
+    width = sum(config.of_layer(layer).head_dim for layer in range(config.num_layers))
+    flops = 4.0 * width * heads * queries * context_tokens
     return Counts(flops, float(context_bytes), 0.0)

@@ -1,11 +1,12 @@
 """Bytes of a target's weights on each device, and those a step reads, by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.models.tiny import tiny_config
+from tests.models.tiny import LIKE_GEMMA4_SHARED, tiny_config
 
 from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms
@@ -47,6 +48,17 @@ def test_experts_that_no_token_is_sent_to_are_not_read(tokens: int, read: int) -
     # Two experts are counted as one dense MLP.
     assert program.by_hand.bytes == pytest.approx(router + (read - 2) * expert)
     assert program.least_bytes == pytest.approx(programs.weight_bytes() - (4 - read) * expert)
+
+
+@pytest.mark.parametrize("shape", [{}, LIKE_GEMMA4_SHARED], ids=["llama", "several forms"])
+def test_more_layers_count_more(shape: dict[str, Any]) -> None:
+    mesh, flops = model_mesh(jax.devices()[:1]), []
+    for layers in (8, 16):
+        sizes = {"num_layers": layers, "windows": (10, 0) * (layers // 2)}
+        pair = Pair(tiny_config(**{**shape, **sizes}), None)
+        programs = TargetPrograms.on(mesh, pair, LIMITS, 16, jnp.bfloat16)
+        flops.append(programs.count_greedy(Bucket(1, 8, 8)).flops)
+    assert 0 < flops[0] < flops[1]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import pytest
-from tests.models.tiny import tiny_config
+from tests.models.tiny import LIKE_GEMMA4_SHARED, tiny_config
 
+from blockdraft_aot.model_shapes import Pair
+from blockdraft_aot.programs import TargetPrograms
+from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.topology import describe_topology
 from blockdraft_bench.kflat.curve import StepShape, step_cost
 from blockdraft_bench.kflat.measure import modelled_timings
@@ -44,3 +47,21 @@ def test_operations_and_bytes(name: str, shapes: list[StepShape]) -> None:
         # No faster than the chips' peaks allow.
         chips = topology.roofline.of_chips(topology.mesh.size)
         assert timing.seconds > chips.seconds(by_hand.flops, by_hand.bytes)
+
+
+def test_each_period_is_counted_as_often_as_it_comes() -> None:
+    heads = {"num_heads": 4, "head_dim": 128, "global_head_dim": 256, "layer_embedding_size": 128}
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1024}
+    layers = {"num_layers": 10, "windows": (128, 0) * 5, "shared_kv_layers": 4}
+    config = tiny_config(**{**LIKE_GEMMA4_SHARED, **heads, **sizes, **layers})
+    mesh, limits = describe_topology("v5e:1x1").mesh, ServingLimits(1, 64, 256, 32)
+    programs = TargetPrograms.on(mesh, Pair(config, None), limits, 8, jnp.bfloat16)
+    bucket = programs.buckets[-1]
+    # All weights but the table of further embeddings are multiplied with every token.
+    table = config.vocab_size * config.num_layers * config.layer_embedding_size
+    weights = programs.weight_bytes() / 2 - table
+    counts = programs.count_greedy(bucket)
+    # The head's products are those of the choices.
+    head = config.vocab_size * config.hidden_size * (bucket.tokens - bucket.choices)
+    by_hand = 2.0 * (bucket.tokens * weights - head)
+    assert counts.flops == pytest.approx(by_hand, rel=FLOPS_TOLERANCE)

@@ -143,8 +143,13 @@ class CacheLayout:
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, on one device."""
-        elements = sum(layer.device_kv_heads * layer.head_dim for layer in self.of_layers)
-        return 2 * self.page_size * elements * jnp.dtype(self.dtype).itemsize
+        return sum(layer.layer_bytes for layer in self.of_layers)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of one page of one layer of this layout, on one device."""
+        elements = 2 * self.page_size * self.device_kv_heads * self.head_dim
+        return elements * jnp.dtype(self.dtype).itemsize
 
 
 class LayeredCache(NamedTuple):
