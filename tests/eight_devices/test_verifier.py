@@ -161,6 +161,16 @@ def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool)
     assert_same_steps(divided, Stepping(alone, None), alone.config.vocab_size)
 
 
+def test_key_heads_of_each_width_are_divided_by_themselves() -> None:
+    decoder, _ = load_decoder(TARGETS / "gemma4", dtype=jnp.float32, placement=placed_on(2))
+    shapes = []
+    for layer in decoder.layers[:2]:
+        assert layer.attention.key is not None
+        shapes.append(layer.attention.key.weight[...].addressable_shards[0].data.shape)
+    # One of two heads of 8, and all of the one of 16.
+    assert shapes == [(8, 32), (16, 32)]
+
+
 def assert_same_steps(divided: Stepping, reference: Stepping, vocab_size: int) -> None:
     for rows in steps_of_two_sequences(vocab_size):
         outputs, expected = divided.run(rows), reference.run(rows)

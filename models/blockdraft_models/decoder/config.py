@@ -97,6 +97,7 @@ class DecoderConfig:
     shared_kv_layers: int = 0
     double_mlp: bool = False  # whether the MLPs of those layers are twice as wide
     own_kv: bool = True  # of one layer: whether it is none of those; see `of_layer`
+    is_global: bool = False  # of one layer: whether its heads are those of `global_head_dim`
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
     experts_per_token: int = 0
     normalized_routing: bool = True  # whether the weights of a token's experts add up to one
@@ -199,7 +200,9 @@ class DecoderConfig:
         width, kv_heads = self.global_head_dim, self.global_kv_heads or self.num_kv_heads
         # Scores of all layers have the same factor.
         scale = self.query_scale * math.sqrt(width / self.head_dim)
-        return replace(alike, head_dim=width, num_kv_heads=kv_heads, query_scale=scale)
+        return replace(
+            alike, head_dim=width, num_kv_heads=kv_heads, query_scale=scale, is_global=True
+        )
 
     def form(self, layer: int) -> LayerForm:
         """Return the form of a layer: those of one form have weights of the same shapes."""

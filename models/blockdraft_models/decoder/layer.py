@@ -22,6 +22,7 @@ from blockdraft_models.decoder.products import Matrix, ordered, project, row_sum
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import (
     EMBED,
+    GLOBAL_KV_HEADS,
     HEADS,
     KV_HEADS,
     MLP,
@@ -281,13 +282,14 @@ class AttentionProjections(nnx.Module):
 
         self.query = linear(inputs, q_width, (HEADS, EMBED))
         has_keys, has_values = config.own_kv, config.own_kv and not config.values_are_keys
-        self.key = linear(inputs, kv_width, (KV_HEADS, EMBED)) if has_keys else None
-        self.value = linear(inputs, kv_width, (KV_HEADS, EMBED)) if has_values else None
+        kv_heads = GLOBAL_KV_HEADS if config.is_global else KV_HEADS
+        self.key = linear(inputs, kv_width, (kv_heads, EMBED)) if has_keys else None
+        self.value = linear(inputs, kv_width, (kv_heads, EMBED)) if has_values else None
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
         self.query_norm = head_norm(q_width, HEADS)
-        self.key_norm = head_norm(kv_width, KV_HEADS) if has_keys else None
+        self.key_norm = head_norm(kv_width, kv_heads) if has_keys else None
         normalizes, eps = has_keys and config.value_norm, config.rms_norm_eps
-        self.value_norm = UnscaledNorm(eps, KV_HEADS) if normalizes else None
+        self.value_norm = UnscaledNorm(eps, kv_heads) if normalizes else None
         self.sinks: nnx.Param[Array] | None = None
         if config.attention_sinks:
             self.sinks = nnx.data(parameter(jnp.zeros(config.num_heads, dtype), (HEADS,)))

@@ -1,7 +1,6 @@
 """Logical names of weight axes, and the placement of weights on a device mesh by those names."""
 
 import functools
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ VOCAB = "vocab"
 EMBED = "embed"
 HEADS = "heads"
 KV_HEADS = "kv_heads"
+GLOBAL_KV_HEADS = "global_kv_heads"  # of layers without a window, if they have others
 MLP = "mlp"
 LAYERS = "layers"
 EXPERTS = "experts"
@@ -64,7 +64,8 @@ class Placement:
         divided = {
             VOCAB: config.vocab_size,
             HEADS: config.num_heads,
-            KV_HEADS: math.gcd(config.num_kv_heads, config.global_kv_heads or 0),
+            KV_HEADS: config.num_kv_heads,
+            GLOBAL_KV_HEADS: config.global_kv_heads or config.num_kv_heads,
             MLP: config.intermediate_size,
             EXPERTS: config.num_experts,
         }
