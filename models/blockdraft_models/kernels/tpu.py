@@ -23,7 +23,7 @@ _LANES = 128
 # Elements of the inner axis that are added up at once.
 _INNER = 4096
 # Fast memory of a block of the weight, of which there are two; of the rows; of a kernel in all.
-_WEIGHT_BYTES, _ROW_BYTES, _ALL_BYTES = 4 << 20, 16 << 20, 48 << 20
+_WEIGHT_BYTES, _ROW_BYTES, _ALL_BYTES = 4 << 20, 16 << 20, 56 << 20
 
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 
