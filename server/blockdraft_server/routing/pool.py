@@ -72,7 +72,7 @@ class VerifierPool:
 
     @property
     def drafting(self) -> list[inference_pb2.Drafting]:
-        """What came of drafts on each healthy verifier."""
+        """The state of drafting on each healthy verifier."""
         return [link.known_description.drafting for link in self._healthy()]
 
     @property
