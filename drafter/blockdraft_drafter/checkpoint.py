@@ -56,10 +56,14 @@ def load_drafter(
         raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from error
     with SafetensorsWeights(path) as weights:
         stored = weights.shapes()
-        names = {publishers_name(name.removeprefix(_PREFIX), written): name for name in stored}
-        if len(names) < len(stored):
-            twice = min(name for name in names if name in stored and _PREFIX + name in stored)
-            raise CheckpointError(f"{path} holds tensors twice, also as {_PREFIX}*: {twice}")
+        names: dict[str, str] = {}
+        for name in sorted(stored):
+            published_name = publishers_name(name.removeprefix(_PREFIX), written)
+            if published_name in names:
+                raise CheckpointError(
+                    f"{path} holds a tensor twice, as {names[published_name]} and {name}"
+                )
+            names[published_name] = name
         _check_tensors(path, config, {name: stored[names[name]] for name in names})
         tensor_names = [tensor.name for tensor in config.tensors()]
         tensor_names += [name for name in (_EMBEDDING, _HEAD) if name in names]

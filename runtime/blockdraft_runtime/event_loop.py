@@ -17,8 +17,8 @@ TICK_SECONDS = 0.01
 WINDOW_SECONDS = 60.0
 # Smaller data take less time than handing them to a thread.
 _INLINE_BYTES = 4096
-# Beyond this a count is one of bytes, which nobody reads.
-_MOST_COUNTED = 10_000
+MOST_COUNTED = 10_000
+"""Beyond this the count of a stage is one of bytes, which nobody reads."""
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Loading:
     def words(self) -> str:
         """Return the progress in words: `compiling steps, 6 of 20, about 40 s to go`."""
         stage, count, total = (self._stage.get(key, 0) for key in ("stage", "done", "total"))
-        if not (isinstance(count, int) and isinstance(total, int) and 1 < total < _MOST_COUNTED):
+        if not (isinstance(count, int) and isinstance(total, int) and 1 < total < MOST_COUNTED):
             return str(stage)
         seconds = (time.monotonic() - self._stage_began) * (total - count) / max(count, 1)
         estimate = f", about {seconds:.0f} s to go" if 0 < count < total else ""

@@ -248,7 +248,7 @@ def test_wrong_tensors_are_named(kind: str, tmp_path: Path) -> None:
     swapped[1] = swapped[0] - 1
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"fc.weight": fc.astype(np.int8)}, "fc.weight is stored as I8"),
-        ({"model.fc.weight": fc}, "holds tensors twice, also as model.*: fc.weight"),
+        ({"model.fc.weight": fc}, "holds a tensor twice, as fc.weight and model.fc.weight"),
         ({"extra": fc}, "unexpected: extra"),
         ({"fc.weight": fc.T.copy()}, r"shape: fc.weight is \(96, 32\), expected \(32, 96\)"),
         ({"norm.weight": None}, r"missing: norm\.weight"),

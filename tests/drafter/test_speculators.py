@@ -119,6 +119,16 @@ def test_what_is_not_supported_is_named(
         load_any(path, TARGET, block_size=2, dtype=jnp.float32)
 
 
+def test_a_tensor_under_both_names_is_refused(tmp_path: Path) -> None:
+    path = rewritten("eagle3", eagle3_drafter(), tmp_path)
+    tensors = load_file(path / WEIGHTS)
+    name = "layers.0.hidden_norm.weight"
+    twin = name.replace("layers.0.", "midlayer.")
+    save_file({**tensors, twin: tensors[name]}, path / WEIGHTS)
+    with pytest.raises(CheckpointError, match=f"twice, as {name} and {twin}"):
+        load_any(path, TARGET, block_size=2, dtype=jnp.float32)
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_windows_must_not_be_causal(is_causal: bool, tmp_path: Path) -> None:
     drafter = random_drafter(drafter_config())

@@ -75,7 +75,7 @@ class Attend(Protocol[LayerCache]):
 
 
 class KeptKV(Generic[LayerCache]):
-    """An `Attend` that keeps the keys and values of its last call."""
+    """An `Attend` that keeps the keys and values of its last call, for layers that share them."""
 
     def __init__(self, attend: Attend[LayerCache]) -> None:
         """Attend by `attend`."""
@@ -91,7 +91,7 @@ class KeptKV(Generic[LayerCache]):
         reach: Reach = EVERYTHING,
         /,
     ) -> tuple[Float[Array, "tokens heads head_dim"], LayerCache]:
-        """Return the attention, and the cache; what is kept and given again is stored again."""
+        """Return the attention and the updated cache."""
         self.kv = k, v
         return self._attend(q, k, v, cache, reach)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 _ALL_CHIPS = "leave it out: a target uses all chips of its host (--tpu-split for fewer)"
 _ALWAYS = "leave it out: it is always so"
+_COPIES = "leave it out: give each copy a host, and name all of them to `blockdraft server`"
 _FROM_THE_CHECKPOINT = "leave it out: the checkpoint and its chat template say it"
 _MEMORY = "--kv-cache-memory SIZE; without it, what the device has left"
 _PER_REQUEST = "leave it out: a request sets it"
@@ -13,12 +14,9 @@ _WIDTH = "leave it out: each step takes the draft length that pays"
 _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
     "--openai 127.0.0.1:{}": ("--port",),
     "--openai {}:8000": ("--host",),
-    "--target {}": (
-        *("-m", "--hf-repo", "--model-path", "--model-id", "--tokenizer"),
-        "--tokenizer-path",
-    ),
+    "--target {}": ("-m", "--hf-repo", "--model-path", "--model-id"),
     "--model-name {}": ("--served-model-name", "--alias", "-a"),
-    "--max-model-len {}": ("-c", "--ctx-size", "--context-length", "--max-total-tokens"),
+    "--max-model-len {}": ("-c", "--ctx-size", "--context-length"),
     "--max-sequences {}": (
         *("-np", "--parallel", "--max-num-seqs", "--max-running-requests"),
         "--max-concurrent-requests",
@@ -27,39 +25,35 @@ _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
         *("-b", "-ub", "--batch-size", "--ubatch-size", "--max-num-batched-tokens"),
         "--chunked-prefill-size",
     ),
-    "--drafter {}": (
-        *("-md", "--model-draft", "--speculative-draft-model-path", "--speculative-model"),
-    ),
+    "--drafter {}": ("-md", "--model-draft", "--speculative-draft-model-path"),
     "--drafter NAME": ("--speculative-config", "--speculative-algorithm", "-sc"),
     "--api-key-file FILE, with keys of `blockdraft keys new`": ("--api-key",),
     "--tls-cert {}": ("--ssl-certfile", "--ssl-cert-file"),
     "--tls-key {}": ("--ssl-keyfile", "--ssl-key-file"),
     "--weights int8": ("--quantization", "-q"),
-    "--run-dir, --compilation-cache or the variable HF_HOME": ("--download-dir",),
+    "set the variable HF_HOME": ("--download-dir",),
     "--log-level debug": ("--verbose", "-v", "--log-verbosity"),
     "--metrics-port N": ("--metrics", "--enable-metrics"),
     "--trace-endpoint {}": ("--otlp-traces-endpoint",),
-    "--prompt-lookup, which is on": ("--speculative-ngram",),
-    _MEMORY: ("--gpu-memory-utilization", "--mem-fraction-static", "--kv-cache-memory-bytes"),
+    "--kv-cache-memory {}": ("--kv-cache-memory-bytes",),
+    _MEMORY: ("--gpu-memory-utilization", "--mem-fraction-static"),
     _ALL_CHIPS: (
         *("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--pipeline-parallel-size"),
-        *("-pp", "-ngl", "--gpu-layers", "--n-gpu-layers", "--device"),
+        *("-pp", "-ngl", "--gpu-layers", "--n-gpu-layers"),
     ),
-    "leave it out: give each copy a host, and name all of them to `blockdraft server`": (
-        *("--data-parallel-size", "-dp", "--dp-size", "--dp"),
-    ),
+    _COPIES: ("--data-parallel-size", "-dp", "--dp-size", "--dp"),
     _ALWAYS: (
         *("--enable-prefix-caching", "--enable-chunked-prefill", "--cont-batching", "-cb"),
-        *("-fa", "--flash-attn", "--cache-prompt", "--async-scheduling", "--mlock"),
-        "--enable-deterministic-inference",
+        *("-fa", "--flash-attn", "--cache-prompt", "--enable-deterministic-inference"),
     ),
     _WIDTH: (
         *("--num-speculative-tokens", "--speculative-num-draft-tokens", "--draft-max", "--draft"),
         *("--draft-min", "--speculative-num-steps", "--speculative-eagle-topk", "--draft-n-max"),
     ),
     _FROM_THE_CHECKPOINT: (
-        *("--jinja", "--chat-template", "--tool-call-parser", "--enable-auto-tool-choice"),
-        *("--reasoning-parser", "--reasoning-format", "--rope-scaling", "--generation-config"),
+        *("--tokenizer", "--tokenizer-path", "--jinja", "--chat-template", "--rope-scaling"),
+        *("--tool-call-parser", "--enable-auto-tool-choice", "--generation-config"),
+        *("--reasoning-parser", "--reasoning-format"),
     ),
     _PER_REQUEST: (
         *("--seed", "--temp", "--top-k", "--top-p", "--min-p", "--n-predict", "-n"),
@@ -68,7 +62,7 @@ _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
     _THREADS: ("-t", "--threads", "-tb", "--threads-batch"),
     "leave it out: no code of a checkpoint is run": ("--trust-remote-code",),
     "leave it out: prompts are never logged": (
-        *("--disable-log-requests", "--no-enable-log-requests", "--disable-log-stats"),
+        *("--disable-log-requests", "--no-enable-log-requests"),
     ),
     "leave it out: programs are compiled at the start, and kept": (
         *("--enforce-eager", "--disable-cuda-graph", "--no-warmup"),

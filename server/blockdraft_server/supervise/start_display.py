@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
+from blockdraft_runtime.event_loop import MOST_COUNTED
 from blockdraft_server.supervise.plan import ChildSpec
 
 _POLL_SECONDS = 0.5
@@ -23,8 +24,6 @@ _JOIN_SECONDS = 1.0
 # A line of the log: level, process, message.
 _LOGGED = re.compile(r"\S+Z ([A-Z]+) +(\S+) [\w.]+: (.*)")
 _STYLES = {"WARNING": "yellow", "ERROR": "red"}
-# Beyond this a count is one of bytes, of which the bar says enough.
-_MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class StartDisplay:
             # The estimate of another stage says nothing of this one.
             self._progress.reset(bar, description=stage.name)
             task.total = total  # `reset` takes None for "as before"
-        count = f"{stage.finished_count}/{stage.total}" if 1 < stage.total < _MOST_COUNTED else ""
+        count = f"{stage.finished_count}/{stage.total}" if 1 < stage.total < MOST_COUNTED else ""
         self._progress.update(bar, completed=stage.finished_count, count=count)
 
 

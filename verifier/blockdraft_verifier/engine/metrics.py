@@ -33,7 +33,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class SourceCounts:
+class DraftCounts:
     """Drafts of a source that were verified, their tokens, and accepted ones by position."""
 
     drafts: int = 0
@@ -82,7 +82,7 @@ class VerifierMetrics:
         )
         self.drafted = counter("drafted_tokens", "Drafted tokens verified, by source.", "source")
         self.accepted = counter("accepted_tokens", "Drafted tokens accepted, by source.", "source")
-        self.source_counts = {source: SourceCounts() for source in DraftSource}
+        self.source_counts = {source: DraftCounts() for source in DraftSource}
         self.accepted_at = counter(
             "accepted_tokens_per_position",
             "Drafted tokens accepted, by source and position in the block, from 1.",

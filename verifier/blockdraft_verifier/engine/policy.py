@@ -53,8 +53,8 @@ class DraftLengths:
         # The same of outputs that have a grammar.
         self._constrained = AcceptanceEstimate()
         self._drafts: dict[TokenSequence, AcceptanceEstimate] = {}
-        # Why the drafter is not asked, in a few words; empty if it is.
-        self.pause_reason = ""
+        # Sequences for which the drafter was not asked when it last could have been: all, or none.
+        self._undrafted = 0
         self._steps = 0
         # Seconds that probes may cost by now.
         self._credit_seconds = 0.0
@@ -113,7 +113,7 @@ class DraftLengths:
             return max_length, False
         steps = costs.expected_steps(estimates, max_length, prompts)
         best = chosen = steps.best()
-        self.pause_reason = "" if best else self._no_gain(len(estimates))
+        self._undrafted = 0 if best else len(estimates)
         if self._probes_now:
             chosen = max_length
         elif best == 0:
@@ -125,10 +125,6 @@ class DraftLengths:
             else:
                 self._credit_seconds -= lost
         return chosen, chosen > 0 and (self._probes_now or chosen != best)
-
-    def _no_gain(self, count: int) -> str:
-        first = next(iter(self.acceptance), PRIOR_ACCEPTANCE)
-        return f"drafts for {count} at once take longer than they gain: {first:.0%} begin right"
 
     def _offer(self, sequence: TokenSequence, length: int) -> Offer:
         """Return the chances of tokens by prompt lookup, and of `length` from the drafter.
@@ -158,6 +154,15 @@ class DraftLengths:
     def _probes_now(self) -> bool:
         """Whether this step probes what does not seem to pay."""
         return self._steps % PROBE_EVERY_STEPS == 0
+
+    @property
+    def pause_reason(self) -> str:
+        """Why the drafter is not asked, in a few words; empty if it is."""
+        if not self._undrafted:
+            return ""
+        first = next(iter(self.acceptance), PRIOR_ACCEPTANCE)
+        words = f"drafts for {self._undrafted} at once take longer than they gain"
+        return f"{words}: {first:.0%} begin right"
 
     @property
     def acceptance(self) -> list[float]:
