@@ -16,7 +16,6 @@ from blockdraft_models.decoder.rope import rotary_tables
 from blockdraft_models.decoder.rope_scaling import (
     LinearScaling,
     LongRopeScaling,
-    ProportionalScaling,
     RopeScaling,
     YarnScaling,
 )
@@ -107,21 +106,6 @@ PUBLISHED = (
     Published("Qwen3-32B", 5120, 25600, 64, 64, 128, False, None, 32.76),
 )
 LLAMA_3_1_8B, QWEN3_8B = PUBLISHED[0].file(), PUBLISHED[6].file()
-GEMMA3: dict[str, Any] = {
-    "hidden_size": 2560,
-    "intermediate_size": 10240,
-    "model_type": "gemma3_text",
-    "num_hidden_layers": 34,
-    "sliding_window": 1024,
-}
-GEMMA4: dict[str, Any] = {
-    "hidden_size": 2560,
-    "hidden_size_per_layer_input": 0,
-    "intermediate_size": 10240,
-    "model_type": "gemma4_text",
-    "num_hidden_layers": 6,
-    "vocab_size": 262144,
-}
 
 
 def of_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
@@ -289,86 +273,6 @@ def test_rotations_are_read_wherever_they_stand(
 ) -> None:
     config = config_from_hf({**QWEN3_8B, **change})
     assert {name: getattr(config, name) for name in fields} == fields
-
-
-@pytest.mark.parametrize(
-    ("change", "bases"),
-    [
-        ({}, (1e6, 1e4)),
-        ({"rope_theta": 5e5, "rope_local_base_freq": 2e4}, (5e5, 2e4)),
-        ({"rope_parameters": {"full_attention": {"type": "linear", "factor": 8.0}}}, (1e6, 1e4)),
-        ({"rope_parameters": {"sliding_attention": {"rope_theta": 3e4}}}, (1e6, 3e4)),
-    ],
-)
-def test_gemma_rotates_by_kind_of_layer(change: dict[str, Any], bases: tuple[float, float]) -> None:
-    config = config_from_hf({**GEMMA3, **change})
-    assert (config.rope_theta, config.local_rope_theta) == bases
-    linear = LinearScaling(8.0) if "full_attention" in change.get("rope_parameters", ()) else None
-    assert config.rope_scaling == linear
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rope_parameters": {"type": "linear", "factor": 8.0}}, "other than by kind of attention"),
-        (
-            {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}},
-            "rope scaling of layers with a window",
-        ),
-        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping '30.0' is not supported"),
-    ],
-)
-def test_what_gemma_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config_from_hf({**GEMMA3, **change})
-
-
-def test_olmo_stretches_layers_without_a_window_only() -> None:
-    yarn = {"rope_type": "yarn", "factor": 8.0, _ORIGINAL: 8192, "attention_factor": 1.2}
-    published = {**LLAMA_3_1_8B, "model_type": "olmo3", "max_position_embeddings": 65536}
-    old = config_from_hf({**published, "rope_scaling": yarn})
-    new = {"full_attention": {**yarn, "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 5e5}}
-    assert config_from_hf({**published, "rope_scaling": None, "rope_parameters": new}) == old
-    assert old.rope_scaling == YarnScaling(8.0, 32.0, 1.0, 8192, 1.2)
-    assert (old.rope_theta, old.local_rope_theta, old.windows[2:4]) == (5e5, 5e5, (4096, 0))
-
-
-def test_gemma_4_has_two_kinds_of_layers() -> None:
-    published = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 2}
-    config = config_from_hf(published)
-    assert config.rope_scaling == ProportionalScaling(64)
-    local, far = config.of_layer(0), config.of_layer(5)
-    assert (local.head_dim, local.num_kv_heads, local.values_are_keys) == (256, 4, False)
-    assert (far.head_dim, far.num_kv_heads, far.values_are_keys) == (512, 2, True)
-    assert (local.query_scale, far.query_scale) == pytest.approx((256**0.5, 512**0.5))
-    # As transformers 5 writes it.
-    by_layer = {"5": {"head_dim": 512, "num_key_value_heads": 2}}
-    assert config_from_hf({**published, "per_layer_config": by_layer}) == config
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
-        ({"enable_moe_block": True}, "enable_moe_block 'True' is not supported"),
-        ({"per_layer_config": {"4": {"head_dim": 512}}}, "per_layer_config other than"),
-        ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config other than"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
-        ({"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9}, "vocab_size_per"),
-    ],
-)
-def test_what_gemma_4_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config_from_hf({**GEMMA4, **change})
-
-
-def test_last_layers_take_keys_of_their_kind() -> None:
-    kinds = ["sliding_attention", "full_attention"] * 3
-    shared = {"num_kv_shared_layers": 3, "layer_types": kinds, "use_double_wide_mlp": True}
-    config = config_from_hf({**GEMMA4, **shared})
-    assert [config.kv_layer(layer) for layer in range(6)] == [0, 1, 2, 1, 2, 1]
-    assert [config.of_layer(layer).intermediate_size for layer in (2, 3)] == [10240, 20480]
-    assert (config.shortened(4).shared_kv_layers, config.shortened(2).shared_kv_layers) == (1, 0)
 
 
 def test_rotations_are_float32_and_exact_far_out() -> None:
