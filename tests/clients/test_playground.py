@@ -5,8 +5,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 from tests.e2e.openai_service import READY_SECONDS, running_service
+from tests.models.tiny import tiny_config
+
+from blockdraft_models.decoder.model import Decoder
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +26,7 @@ def test_a_person_at_the_playground(tmp_path: Path) -> None:
     script = tmp_path / "playground.mjs"
     script.write_text((HERE / "playground.mjs").read_text())
     (tmp_path / "node_modules").symlink_to(INSTALLED / "node_modules")
-    with running_service(tmp_path, KEY) as service:
+    with running_service(tmp_path, KEY, _repeating_decoder()) as service:
         done = subprocess.run(
             [INSTALLED / "bin" / "node", script, service.http, KEY, *_pictures()],
             capture_output=True,
@@ -38,11 +43,26 @@ def test_a_person_at_the_playground(tmp_path: Path) -> None:
     assert "all 24 tokens the same" in found["verdict"]
     assert found["plain"] == found["drafted"] == found["replayed"]
     assert "24 tokens" in found["figures"]
-    # A tiny target repeats itself.
     assert {"target", "prompt_lookup"} <= set(found["sources"])
     assert found["constrained"] in ('"yes"', '"no"')
     assert found["halted"] == 4
     assert found["overflow"] <= 0
+
+
+def _repeating_decoder() -> Decoder:
+    """Build a target that says `abcabc…` after every prompt, on every processor."""
+    decoder = Decoder(tiny_config(num_layers=2, tie_word_embeddings=False), rngs=nnx.Rngs(0))
+    # The next token depends on the last one alone.
+    for layer in decoder.layers:
+        for product in (layer.attention.output, layer.mlp.down):
+            product.weight[...] = jnp.zeros_like(product.weight[...])
+    a, b, c = b"abc"
+    table = jnp.zeros_like(decoder.embedding.table[...]).at[:, 0].set(1.0)
+    decoder.embedding.table[...] = table.at[a].set(0.0).at[a, 1].set(1.0).at[b, 0].set(-1.0)
+    assert decoder.head is not None
+    head = jnp.zeros_like(decoder.head.weight[...])
+    decoder.head.weight[...] = head.at[a, 0].set(1.0).at[b, 1].set(1.0).at[c, 0].set(-1.0)
+    return decoder
 
 
 def _pictures() -> list[str]:

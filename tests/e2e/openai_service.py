@@ -19,6 +19,7 @@ from tests.supervised import child_of
 from tests.verifier.support import tiny_decoder
 
 from blockdraft_client import Client, SpeculationParams
+from blockdraft_models.decoder.model import Decoder
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 5 * PATIENCE_SECONDS
@@ -51,9 +52,11 @@ def answers(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def running_service(directory: Path, api_key: str | None = None) -> Iterator[Service]:
+def running_service(
+    directory: Path, api_key: str | None = None, target: Decoder | None = None
+) -> Iterator[Service]:
     """Run the service, with its files in `directory`; gives it once a drafter drafts."""
-    write_hf_checkpoint(tiny_decoder(), directory / "target")
+    write_hf_checkpoint(target or tiny_decoder(), directory / "target")
     port = free_ports(2)
     service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     flags = f"""
