@@ -1,9 +1,9 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; `train *` stands for all commands of `train`. Everything else on the page is written
-by hand. `bench` has no table; its `--help` lists its flags. `make docs` runs this file, `make
-lint` runs it with `--check`.
+`<!-- end -->`; `train *` stands for all commands of `train`, and `beyond COMMAND` leaves out what
+that command has too. Everything else on the page is written by hand. `bench` has no table; its
+`--help` lists its flags. `make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from blockdraft_training import command as train_command
 from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
-MARKED = re.compile(r"(<!-- flags of ([\w ,*]+) -->\n).*?(<!-- end -->)", re.S)
+MARKED = re.compile(r"(<!-- flags of ([\w ,*]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
 # The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
 _GROUPS = (("train", train_command), ("learn", learn_command))
@@ -53,7 +53,11 @@ def generate(page: str) -> str:
     named = {name for match in MARKED.finditer(page) for name in _commands(match[2])}
     if missing := sorted(implemented().keys() - named):
         raise ValueError(f"{PAGE.name} has no table for {', '.join(missing)}")
-    return MARKED.sub(lambda match: f"{match[1]}{table(_commands(match[2]))}{match[3]}", page)
+
+    def marked(match: re.Match[str]) -> str:
+        return f"{match[1]}{table(_commands(match[2]), match[3])}{match[4]}"
+
+    return MARKED.sub(marked, page)
 
 
 @dataclass
@@ -65,19 +69,25 @@ class FlagRow:
     defaults: dict[str, str]
 
 
-def table(commands: list[str]) -> str:
-    """Return the flags of commands as one table, which says which commands have each of them."""
+def table(commands: list[str], beyond: str | None = None) -> str:
+    """Return the flags of commands, but for those of one, as a table.
+
+    If a flag is not one of all commands, the table says of which it is.
+    """
     rows: list[FlagRow] = []
+    left_out = {(row.names, row.meaning) for row in _rows(beyond)} if beyond else set()
     for command in commands:
         for new in _rows(command):
+            if (new.names, new.meaning) in left_out:
+                continue
             same = (row for row in rows if (row.names, row.meaning) == (new.names, new.meaning))
             old = next(same, None)
             if old is None:
                 rows.append(new)
             else:
                 old.defaults |= new.defaults
-    if len(commands) == 1:
-        lines = (f"| {row.names} | {row.defaults[commands[0]]} | {row.meaning} |\n" for row in rows)
+    if not any(_owners(row, commands) for row in rows):
+        lines = (f"| {row.names} | {_defaults(row)} | {row.meaning} |\n" for row in rows)
         return "| Flag | Default | Meaning |\n|---|---|---|\n" + "".join(lines)
     lines = (
         f"| {row.names} | {_owners(row, commands)} | {_defaults(row)} | {row.meaning} |\n"
@@ -97,7 +107,17 @@ def _commands(marked: str) -> list[str]:
 
 
 def _owners(row: FlagRow, commands: list[str]) -> str:
-    return "" if len(row.defaults) == len(commands) else ", ".join(map(_short, row.defaults))
+    """Return the commands that have a flag, if not all do.
+
+    `serve` has what the processes have that it starts, and `hosted` is two of them.
+    """
+    if len(row.defaults) == len(commands):
+        return ""
+    owners = list(row.defaults)
+    if "serve" in commands and owners != ["serve"]:
+        processes = [command for command in owners if command not in ("serve", "hosted")]
+        return ("" if "serve" in owners else "only ") + ", ".join(processes)
+    return ", ".join(map(_short, owners))
 
 
 def _defaults(row: FlagRow) -> str:
@@ -107,7 +127,7 @@ def _defaults(row: FlagRow) -> str:
         by_value.setdefault(value, []).append(_short(command))
     ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
     exceptions = [f"{', '.join(names)}: {value}" for value, names in ordered[1:]]
-    return "; ".join([ordered[0][0], *exceptions])
+    return "; ".join(filter(None, [ordered[0][0], *exceptions]))
 
 
 def _short(command: str) -> str:
@@ -154,7 +174,7 @@ def _default(value: Any, required: bool) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None or value in ("", (), [], ("",)):
-        return "unset"
+        return ""
     items = value if isinstance(value, list | tuple) else [value]
     text = " ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in items)
     return f"`{text}`" if len(text) <= LONGEST_DEFAULT else "see `--help`"

@@ -19,11 +19,11 @@ class DoesNotFitError(AotError):
 class ServingLimits:
     """Limits of the service, as its processes take them."""
 
-    max_sequences: int = setting(16, "most sequences decoded at once", minimum=1)
-    max_step_tokens: int = setting(1024, "most tokens of one forward pass", minimum=1)
+    max_sequences: int = setting(16, "maximum sequences decoded at once", minimum=1)
+    max_step_tokens: int = setting(1024, "maximum tokens of one forward pass", minimum=1)
     max_context_tokens: int = setting(
         4096,
-        "most tokens of one sequence",
+        "maximum tokens of one sequence",
         flag="max-model-len",
         minimum=1,
     )
@@ -94,7 +94,7 @@ class CompileSettings:
     )
     prompt_lookup_block: int = setting(
         EngineSettings().prompt_lookup_block,
-        "most tokens of a verification of what prompt lookup found; 1 for a service with "
+        "maximum tokens of a verification of what prompt lookup found; 1 for a service with "
         "--no-prompt-lookup",
         minimum=1,
     )

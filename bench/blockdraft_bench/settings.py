@@ -75,10 +75,10 @@ class PromptSettings:
         "more",
         minimum=1,
     )
-    max_tokens: int = setting(128, "most tokens of a completion", minimum=1)
+    max_tokens: int = setting(128, "maximum tokens of a completion", minimum=1)
     max_prompt_tokens: int = setting(
         512,
-        "most tokens of a prompt; a longer message loses its end, the chat template stays whole",
+        "maximum tokens of a prompt; a longer message loses its end, the chat template stays whole",
         minimum=1,
     )
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
@@ -188,7 +188,7 @@ class KFlatSettings:
 
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", metavar="SPEC")
     max_tokens: int = setting(
-        1024, "most tokens of a step, K; steps have 1, 2, 4, ... tokens up to it", minimum=2
+        1024, "maximum tokens of a step, K; steps have 1, 2, 4, ... tokens up to it", minimum=2
     )
     context_tokens: tuple[int, ...] = setting(
         (128, 1024),
@@ -278,7 +278,7 @@ class SchemasSettings:
         50, "schemas of each family, spread evenly; all if it has no more", minimum=1
     )
     answers: int = setting(2, "answers to each schema, without --address", minimum=1)
-    max_tokens: int = setting(256, "most tokens of an answer", minimum=1)
+    max_tokens: int = setting(256, "maximum tokens of an answer", minimum=1)
     draft_length: int = setting(15, "tokens of the drafts whose masks are timed", minimum=1)
     target: str = setting(
         DEFAULT_TARGET,

@@ -15,12 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `blockdraft keys`."""
     parser.add_argument("action", choices=["new"], help="make a random key and print it, once")
     parser.add_argument("name", metavar="NAME", help="the tenant whose key it is")
-    parser.add_argument("--max-requests", type=int, metavar="N", help="most requests at a time")
+    parser.add_argument("--max-requests", type=int, metavar="N", help="maximum requests at a time")
     parser.add_argument(
         "--max-tokens",
         type=int,
         metavar="N",
-        help="most tokens of all requests at a time, prompts and longest completions together",
+        help="maximum tokens of all requests at a time: prompts and longest completions",
     )
     parser.add_argument(
         "--background", action="store_true", help="its requests give way to all others"

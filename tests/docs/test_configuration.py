@@ -48,3 +48,19 @@ def test_a_flag_of_several_commands_is_one_row_with_their_defaults() -> None:
         "drafter",
     ]
     assert not any("`--config`" in line.split(" | ")[0] for line in lines)
+
+
+def test_serve_has_the_flags_of_the_processes_that_it_starts() -> None:
+    lines = table(["serve", "server", "verifier", "drafter", "hosted"]).splitlines()
+    found = {line.split(" | ")[0]: line.split(" | ")[1:3] for line in lines}
+    assert found["| `--run-dir`"] == ["serve", ""]
+    assert found["| `--max-sequences`"] == ["verifier, drafter", "`16`"]
+    assert found["| `--process-id`"] == ["only verifier", ""]
+    assert found["| `--log-level`"] == ["", "`info`"]
+
+
+def test_a_table_leaves_out_what_another_command_has() -> None:
+    lines = table(["generate", "chat"], beyond="models").splitlines()
+    found = {line.split(" | ")[0] for line in lines}
+    assert {"| `--chat`", "| `--priority`"} <= found
+    assert not {"| `--address`", "| `--json`"} & found

@@ -70,8 +70,8 @@ class CorpusSettings:
     )
     turns: int = setting(
         1,
-        "most turns of a conversation; each later one is a row of its own. What the user says then "
-        "is in the prompt file, or else the target makes it up, as with --self-chat",
+        "maximum turns of a conversation, each a row of its own; what the user says in later ones "
+        "is in the prompt file, or the target makes it up",
         minimum=1,
     )
     exclude: tuple[Path, ...] = setting(
@@ -92,12 +92,14 @@ class CorpusSettings:
         "all randomness follows from it: each row's own seed is made from this and the row's id",
         minimum=0,
     )
-    max_tokens: int = setting(256, "most tokens of a completion; a longer one is cut", minimum=1)
+    max_tokens: int = setting(256, "maximum tokens of a completion; a longer one is cut", minimum=1)
     max_prompt_tokens: int = setting(
-        256, "most tokens of a prompt, chat template included; a longer one is dropped", minimum=1
+        256,
+        "maximum tokens of a prompt, chat template included; a longer one is dropped",
+        minimum=1,
     )
     limit: int | None = setting(
-        None, "most conversations, those of --prompts first; unset: all", minimum=1
+        None, "maximum conversations, those of --prompts first; unset: all", minimum=1
     )
     batch_size: int = setting(
         32, "completions in the making at once; changes the speed, not the completions", minimum=1

@@ -86,7 +86,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the fields of `SamplingParams` and `SpeculationParams` as flags."""
     group = parser.add_argument_group("generation", "The server chooses what is left out.")
     for flag, kind, text in (
-        ("--max-tokens", int, "most tokens to generate"),
+        ("--max-tokens", int, "maximum tokens to generate"),
         ("--temperature", float, "randomness; 0, the default, picks the likeliest token"),
         ("--top-k", int, "keep the k likeliest tokens; 0 keeps all"),
         ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
@@ -98,7 +98,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         ("--min-tokens", int, "tokens to generate before the completion may end"),
         ("--logprobs", int, "alternatives to report per token; needs --json"),
         ("--prompt-logprobs", int, "the same for tokens of the prompt"),
-        ("--max-draft-tokens", int, "most tokens to draft per step"),
+        ("--max-draft-tokens", int, "maximum tokens to draft per step"),
     ):
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
     repeatable: tuple[tuple[str, str, Callable[[str], Any], str, str], ...] = (

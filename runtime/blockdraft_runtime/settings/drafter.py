@@ -35,8 +35,8 @@ class LearningSettings:
 
     enabled: bool = setting(
         False,
-        "keep training samples of sequences on disk, learn from them, and draft with better "
-        "weights as they are promoted; see docs/learning.md",
+        "keep training samples of sequences on disk, and draft with the weights learned from them; "
+        "see docs/learning.md",
         flag="learn",
         common=True,
     )
@@ -48,7 +48,7 @@ class LearningSettings:
     )
     limit_bytes: int = setting(
         Size(4 << 30),
-        "most training samples on disk, such as `4GiB`; the oldest are deleted first",
+        "limit of the training samples on disk, such as `4GiB`; the oldest are deleted first",
         flag="learn-limit",
         metavar="SIZE",
         parse=parse_size,
@@ -74,8 +74,8 @@ class DrafterSettings:
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     drafter: str = setting(
         "auto",
-        "draft model: `auto`, the one known for this target; `dflash` or `eagle3`, the one "
-        "shipped; a directory or hub id; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
+        "draft model: `auto`, the one known for this target; `dflash` or `eagle3`, the included "
+        "one; a directory or hub id; `random[:SEED]` or `random-eagle3[:SEED]`, untrained",
         common=True,
     )
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1)
@@ -83,9 +83,9 @@ class DrafterSettings:
     max_feature_rows: int = 256  # most feature rows per sequence in one request
     feature_form: SentForm = setting(
         "auto",
-        "what the verifier sends of a position: outputs of the target's layers, `raw`, or what the "
-        "drafter's first linear map makes of them, `projected`, which is smaller; `auto` is "
-        "projected, but raw where a drafter is learned from nothing",
+        "what the verifier sends of a position: outputs of the target's layers (`raw`), or the "
+        "drafter's smaller projection of them; `auto` is `raw` only where a drafter is learned "
+        "from nothing",
     )
     block_size: int = setting(
         8,

@@ -9,14 +9,14 @@ from blockdraft_runtime.configuration.definition import check, required, setting
 
 DEFAULT_TARGET = "smollm2-135m"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
-SEQUENCES_HELP = "most sequences at once; a drafter leaves those beyond to plain decoding"
+SEQUENCES_HELP = "maximum sequences at once; a drafter leaves those beyond to plain decoding"
 MODEL_LEN_HELP = (
-    "most tokens of one sequence, prompt and completion together; unset: what the model was made "
-    "for, as far as the KV cache holds it"
+    "maximum tokens of one sequence, prompt and completion together; unset: the model's own limit, "
+    "as far as the KV cache holds it"
 )
 WAITING_HELP = (
-    "requests that may wait beyond those decoded at once; more get QUEUE_FULL, but as many replays "
-    "may wait in addition"
+    "requests that may wait beyond those decoded at once; more get QUEUE_FULL; as many replays may "
+    "wait in addition"
 )
 DTYPE_HELP = (
     "element type of weights and KV caches; `auto` is bfloat16 on TPU, on CPU too if there is a "

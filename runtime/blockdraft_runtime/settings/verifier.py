@@ -34,9 +34,9 @@ class SchedulerSettings:
 
     max_sequences: int = setting(16, SEQUENCES_HELP, minimum=1, common=True)
     max_step_tokens: int = setting(
-        128, "most tokens of one forward pass; at least --max-sequences", minimum=1
+        128, "maximum tokens of one forward pass; at least --max-sequences", minimum=1
     )
-    # Most tokens of one sequence, prompt and completion together; follows from `CacheSettings`.
+    # Maximum tokens of one sequence, prompt and completion together; follows from `CacheSettings`.
     max_context_tokens: int = 2048
     max_waiting: int = setting(256, WAITING_HELP, minimum=0, common=True)
 
@@ -88,15 +88,15 @@ class EngineSettings:
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     weights: Literal["stored", "float", "int8"] = setting(
         "stored",
-        "`stored` keeps matrices of a GGUF file in Q4_0, Q4_1 and Q8_0 where kernels read these, "
-        "on one CPU; `float` makes them elements of `--dtype`; `int8` rounds those of the target's "
-        "layers to a byte an element",
+        "`stored` keeps Q4_0, Q4_1 and Q8_0 matrices of a GGUF file on one CPU with kernels; "
+        "`float` makes them elements of `--dtype`; `int8` rounds those of the target's layers to a "
+        "byte an element",
         common=True,
     )
     kv_cache_dtype: Literal["auto", "fp8"] = setting(
         "auto",
-        "`fp8` rounds keys and values to a byte each, which makes the target another, if a close "
-        "one, and halves the KV cache of a TPU or GPU; on CPU it takes as much as before",
+        "`fp8` rounds keys and values to a byte each: slightly another model, half the KV cache on "
+        "TPU or GPU, and no smaller one on CPU",
     )
     implementation: Literal["auto", "torch"] = setting(
         "auto",
@@ -106,8 +106,8 @@ class EngineSettings:
     allow_inexact: bool = setting(
         False,
         "serve although steps are not batch-invariant here, so that completions may depend on "
-        "drafts and on other requests; unset: shapes are padded until they are, or refused where "
-        "that makes a step more than 1.3 times as long",
+        "drafts and other requests; unset: such steps are padded, or refused where that makes one "
+        "more than 1.3 times as long",
     )
     # Longest step that decodes sequences and computes a part of a prompt, as a multiple of the same
     # step without it. Less shortens inter-token latencies, more shortens times to first token.
@@ -120,7 +120,7 @@ class EngineSettings:
     prompt_lookup: bool = setting(
         True,
         "also draft by prompt lookup: what followed the newest tokens earlier in prompt and "
-        "completion, where that pays; needs no drafter",
+        "completion; needs no drafter",
         common=True,
     )
     recent_completions: int = setting(
