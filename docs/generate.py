@@ -1,9 +1,10 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; `train *` stands for all commands of `train`, and `beyond COMMAND` leaves out what
-that command has too. Everything else on the page is written by hand. `bench` has no table; its
-`--help` lists its flags. `make docs` runs this file, `make lint` runs it with `--check`.
+`<!-- end -->`; `learn *` stands for all commands of `learn`, and `beyond COMMAND` leaves out what
+that command has too. Everything else on the page is written by hand. `train` and `bench` have no
+table; their `--help` lists their flags. `make docs` runs this file, `make lint` runs it with
+`--check`.
 """
 
 import argparse
@@ -18,14 +19,12 @@ from typing import Any
 
 from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_training import command as train_command
 from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
 MARKED = re.compile(r"(<!-- flags of ([\w ,*]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
 # The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
-_GROUPS = (("train", train_command), ("learn", learn_command))
 # A default longer than this is named, not quoted.
 LONGEST_DEFAULT = 48
 
@@ -38,9 +37,8 @@ def implemented() -> dict[str, Any]:
         for name, command in COMMANDS.items()
         if name not in ("train", "learn", "bench")
     }
-    for name, group in _GROUPS:
-        for child, subcommand in group.SUBCOMMANDS.items():
-            implementations[f"{name} {child}"] = subcommand
+    for child, subcommand in learn_command.SUBCOMMANDS.items():
+        implementations[f"learn {child}"] = subcommand
     return implementations
 
 
@@ -97,7 +95,7 @@ def table(commands: list[str], beyond: str | None = None) -> str:
 
 
 def _commands(marked: str) -> list[str]:
-    """Return the commands of a mark, in which `train *` stands for all of `train`."""
+    """Return the commands of a mark, in which `learn *` stands for all of `learn`."""
     commands: list[str] = []
     for name in marked.split(", "):
         group = name.removesuffix("*")
