@@ -1,10 +1,9 @@
 """Writes the tables of docs/configuration.md from the commands themselves.
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
-`<!-- end -->`; `learn *` stands for all commands of `learn`, and `beyond COMMAND` leaves out what
-that command has too. Everything else on the page is written by hand. `train` and `bench` have no
-table; their `--help` lists their flags. `make docs` runs this file, `make lint` runs it with
-`--check`.
+`<!-- end -->`; `beyond COMMAND` leaves out what that command has too. Everything else on the page
+is written by hand. `train`, `learn` and `bench` have no table; their `--help` lists their flags.
+`make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
@@ -19,10 +18,9 @@ from typing import Any
 
 from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
-from blockdraft_training import learn_command
 
 PAGE = Path(__file__).parent / "configuration.md"
-MARKED = re.compile(r"(<!-- flags of ([\w ,*]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
+MARKED = re.compile(r"(<!-- flags of ([\w, ]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
 # The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
 # A default longer than this is named, not quoted.
@@ -31,15 +29,12 @@ LONGEST_DEFAULT = 48
 
 @functools.cache
 def implemented() -> dict[str, Any]:
-    """Return the module or subcommand that adds the flags of each command, by its name."""
-    implementations: dict[str, Any] = {
+    """Return the module that adds the flags of each command, by its name."""
+    return {
         name: importlib.import_module(command.module)
         for name, command in COMMANDS.items()
         if name not in ("train", "learn", "bench")
     }
-    for child, subcommand in learn_command.SUBCOMMANDS.items():
-        implementations[f"learn {child}"] = subcommand
-    return implementations
 
 
 def generate(page: str) -> str:
@@ -48,12 +43,12 @@ def generate(page: str) -> str:
     Raises:
         ValueError: If a command has no table.
     """
-    named = {name for match in MARKED.finditer(page) for name in _commands(match[2])}
+    named = {name for match in MARKED.finditer(page) for name in match[2].split(", ")}
     if missing := sorted(implemented().keys() - named):
         raise ValueError(f"{PAGE.name} has no table for {', '.join(missing)}")
 
     def marked(match: re.Match[str]) -> str:
-        return f"{match[1]}{table(_commands(match[2]), match[3])}{match[4]}"
+        return f"{match[1]}{table(match[2].split(', '), match[3])}{match[4]}"
 
     return MARKED.sub(marked, page)
 
@@ -94,16 +89,6 @@ def table(commands: list[str], beyond: str | None = None) -> str:
     return "| Flag | Of | Default | Meaning |\n|---|---|---|---|\n" + "".join(lines)
 
 
-def _commands(marked: str) -> list[str]:
-    """Return the commands of a mark, in which `learn *` stands for all of `learn`."""
-    commands: list[str] = []
-    for name in marked.split(", "):
-        group = name.removesuffix("*")
-        members = [command for command in implemented() if command.startswith(group)]
-        commands += members if group != name else [name]
-    return commands
-
-
 def _owners(row: FlagRow, commands: list[str]) -> str:
     """Return the commands that have a flag, if not all do.
 
@@ -115,21 +100,17 @@ def _owners(row: FlagRow, commands: list[str]) -> str:
     if "serve" in commands and owners != ["serve"]:
         processes = [command for command in owners if command not in ("serve", "hosted")]
         return ("" if "serve" in owners else "only ") + ", ".join(processes)
-    return ", ".join(map(_short, owners))
+    return ", ".join(owners)
 
 
 def _defaults(row: FlagRow) -> str:
     """Return the commonest default, then each other one with the commands that have it."""
     by_value: dict[str, list[str]] = {}
     for command, value in row.defaults.items():
-        by_value.setdefault(value, []).append(_short(command))
+        by_value.setdefault(value, []).append(command)
     ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
     exceptions = [f"{', '.join(names)}: {value}" for value, names in ordered[1:]]
     return "; ".join(filter(None, [ordered[0][0], *exceptions]))
-
-
-def _short(command: str) -> str:
-    return command.rpartition(" ")[2]
 
 
 def _configuration(command: str) -> Configuration[Any] | None:
@@ -150,8 +131,7 @@ def _rows(command: str) -> Iterator[FlagRow]:
             continue
         names = ", ".join(f"`{flag}`" for flag in flags)
         if setting is None:
-            switch = isinstance(action, argparse._StoreConstAction) and action.default is None
-            default = "off" if switch else _default(action.default, action.required)
+            default = _default(action.default, action.required)
             meaning = _allowed(action.choices or ()) + _meaning(action)
         else:
             default = _default(setting.default, setting.default is MISSING)
@@ -170,7 +150,7 @@ def _default(value: Any, required: bool) -> str:
     if required:
         return "required"
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return "on" if value else ""
     if value is None or value in ("", (), [], ("",)):
         return ""
     items = value if isinstance(value, list | tuple) else [value]
