@@ -75,13 +75,11 @@ class ProcessSettings:
     address: str = required(
         "where to listen, `host:port` or `unix:/path`", flag="listen", common=True
     )
-    metrics_port: int | None = setting(
-        None, "port of the Prometheus metrics; unset: none", common=True
-    )
+    metrics_port: int | None = setting(None, "port of the Prometheus metrics", common=True)
     metrics_address: str = setting(
         "127.0.0.1",
-        "where the metrics are served, which are neither encrypted nor authenticated; `0.0.0.0`: "
-        "on every interface",
+        "where metrics are served, without encryption or authentication; `0.0.0.0`: on every "
+        "interface",
     )
     drain_seconds: float = setting(
         30.0, "how long calls in flight may go on after SIGTERM", flag="drain-timeout", minimum=0
@@ -105,13 +103,12 @@ class PeerTlsSettings:
     """Certificates between server, verifier and drafter; read again when they change."""
 
     certificate: Path = required(
-        "PEM certificate chain by which the service's other processes know this one; needs "
-        "--peer-tls-key and --peer-tls-ca; unix sockets stay as they are",
+        "PEM certificate chain that this process shows to the service's others; needs "
+        "--peer-tls-key and --peer-tls-ca; unix sockets stay plaintext",
         flag="peer-tls-cert",
     )
     key: Path = required("PEM private key of --peer-tls-cert", flag="peer-tls-key")
     authorities: Path = required(
-        "PEM certificates of authorities, one of which has to have signed those of the other "
-        "processes",
+        "PEM certificates of the authorities of the other processes",
         flag="peer-tls-ca",
     )

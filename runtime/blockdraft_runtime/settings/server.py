@@ -77,8 +77,8 @@ class LimitsSettings:
     )
     max_connection_age_seconds: float | None = setting(
         None,
-        "how long a caller may use one connection before it is asked to open another one, so that "
-        "callers spread over servers that came later; calls under way go on; unset: for ever",
+        "how long a caller may use one connection before it is asked to open another, so that "
+        "callers reach new servers; calls under way go on; unset: for ever",
         flag="max-connection-age",
         above=0,
     )
@@ -103,8 +103,8 @@ class TlsSettings:
     key: Path = required("PEM private key; needs --tls-cert", flag="tls-key", common=True)
     client_authorities: Path | None = setting(
         None,
-        "PEM certificates of authorities, one of which has to have signed the certificate that "
-        "every caller shows; needs --tls-cert; unset: callers show none",
+        "PEM certificates of authorities for the client certificate that every caller then has to "
+        "show; needs --tls-cert",
         flag="tls-client-ca",
     )
 
@@ -116,8 +116,8 @@ class ServerSettings:
     target: str = setting(DEFAULT_TARGET, TARGET_HELP, alias="model", common=True)
     verifiers: tuple[str, ...] = setting(
         ("unix:/tmp/blockdraft-verifier.sock",),
-        "address of a verifier, or a name that stands for several, as `dns:///verifiers:50052`, "
-        "and is looked up again every few seconds; one or more, repeatable",
+        "address of a verifier, or a name of several, such as `dns:///verifiers:50052`, that is "
+        "resolved again every few seconds; repeatable",
         flag="verifier",
     )
     model_name: str | None = setting(
@@ -146,19 +146,18 @@ class ServerSettings:
     )
     trace_endpoint: str | None = setting(
         None,
-        "OpenTelemetry collector to send a trace of each request to, by OTLP over gRPC, such as "
+        "collector that gets a trace of each request by OTLP over gRPC, such as "
         "`http://localhost:4317`; needs blockdraft[trace]",
     )
     production: bool = setting(
         False,
-        "refuse to start without --api-key-file and TLS, and do not tell callers what services "
-        "there are (reflection)",
+        "refuse to start without --api-key-file and TLS, and switch reflection off",
         common=True,
     )
     tls_elsewhere: bool = setting(
         False,
-        "let --production start without --tls-cert, because TLS ends before the server: at a load "
-        "balancer, or in a mesh",
+        "let --production start without --tls-cert, because TLS ends at a load balancer or in a "
+        "mesh",
     )
     servers: int = setting(
         1,

@@ -67,9 +67,9 @@ class ServeSettings:
     )
     drafter_placement: str = setting(
         "auto",
-        "where the drafter runs: in a `process` of its own; `hosted` by the verifier's, on the "
-        "same devices; or elsewhere, as a `blockdraft drafter` at the address given here; `auto` "
-        "hosts it on a TPU, unless --tpu-split gives it chips",
+        "where the drafter runs: in a `process` of its own, `hosted` by the verifier's on the same "
+        "devices, or at the address of a `blockdraft drafter`; `auto` hosts it on a TPU, unless "
+        "--tpu-split gives it chips",
         metavar="auto|process|hosted|HOST:PORT",
         parse=parse_place,
         common=True,
@@ -88,7 +88,7 @@ class ServeSettings:
     metrics_port: int | None = setting(
         None,
         "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
-        "next ones, in this order; unset: none",
+        "next ones, in this order",
         minimum=1,
         common=True,
     )
@@ -98,8 +98,8 @@ class ServeSettings:
     )
     hang_timeout_seconds: float = setting(
         HANG_SECONDS,
-        "how long a process that was ready may leave health checks unanswered before it is killed "
-        "and started again",
+        "how long a ready process may leave health checks unanswered before it is killed and "
+        "started again",
         flag="hang-timeout",
         above=0,
     )
