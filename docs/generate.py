@@ -2,8 +2,8 @@
 
 A table lies between `<!-- flags of COMMAND -->`, or several commands with commas, and the next
 `<!-- end -->`; `beyond COMMAND` leaves out what that command has too. Everything else on the page
-is written by hand. `train`, `learn` and `bench` have no table; their `--help` lists their flags.
-`make docs` runs this file, `make lint` runs it with `--check`.
+is written by hand. Commands that neither serve nor call a service have no table; their `--help`
+lists their flags. `make docs` runs this file, `make lint` runs it with `--check`.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
 
 PAGE = Path(__file__).parent / "configuration.md"
+WITHOUT_TABLE = ("demo", "keys", "train", "learn", "compile", "bench", "debug")
 MARKED = re.compile(r"(<!-- flags of ([\w, ]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
 # The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")
@@ -33,7 +34,7 @@ def implemented() -> dict[str, Any]:
     return {
         name: importlib.import_module(command.module)
         for name, command in COMMANDS.items()
-        if name not in ("train", "learn", "bench")
+        if name not in WITHOUT_TABLE
     }
 
 
@@ -116,7 +117,7 @@ def _defaults(row: FlagRow) -> str:
 def _configuration(command: str) -> Configuration[Any] | None:
     configuration: Configuration[Any] | None
     configuration = getattr(implemented()[command], "CONFIGURATION", None)
-    return configuration or getattr(implemented()[command], "configuration", None)
+    return configuration
 
 
 def _rows(command: str) -> Iterator[FlagRow]:

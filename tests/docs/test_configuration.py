@@ -27,8 +27,8 @@ def test_generated_tables_are_current() -> None:
 
 
 def test_a_command_without_a_table_is_noticed() -> None:
-    page = read(PAGE).replace("<!-- flags of demo -->", "")
-    with pytest.raises(ValueError, match="no table for demo"):
+    page = read(PAGE).replace("<!-- flags of generate, chat beyond models -->", "")
+    with pytest.raises(ValueError, match="no table for chat, generate"):
         generate(page)
 
 
