@@ -106,7 +106,7 @@ class ModelInfo:
         name: Name to use in requests.
         target_fingerprint: Identity of the target's weights and configuration.
         vocabulary_size: Number of token ids the model knows.
-        max_context_tokens: Most tokens a prompt and its completion may have together.
+        max_context_tokens: Maximum tokens that a prompt and its completion may have together.
         drafter: The attached drafter; None while none is connected.
         server_version: Version of the server.
         exactness: Result of the verifier's self-test; None if it has made none.

@@ -41,7 +41,7 @@ class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
 
     Attributes:
-        max_tokens: Most tokens to generate; None means as many as the context allows.
+        max_tokens: Maximum tokens to generate; None means as many as the context allows.
         temperature: Randomness; 0 (the server's default) picks the likeliest token.
         top_k: Keeps the k likeliest tokens; 0 keeps all.
         top_p: Keeps the smallest set of likeliest tokens with at least this probability.
@@ -114,7 +114,7 @@ class SpeculationParams:
 
     Attributes:
         disabled: Decodes one token at a time.
-        max_draft_tokens: Most tokens to draft per step; None means as many as the verifier takes.
+        max_draft_tokens: Maximum tokens to draft per step; None means as many as the verifier takes.
         prompt_lookup_disabled: Turns off prompt lookup, which drafts by matching n-grams.
         learning_disabled: Keeps prompt and completion out of the drafter's training samples.
     """

@@ -159,7 +159,7 @@ async def test_what_is_no_schema_is_not_sent(api: Api, service: FakeInference) -
     assert not service.calls
 
 
-def test_thoughts_are_not_parsed() -> None:
+def test_reasoning_is_not_parsed() -> None:
     begun = OutputConstraint(json_object=True, free_text=FreeText("</think>"))
     assert parse('{?</think>\n{"a": "</think>"}', begun) == {"a": "</think>"}
     optional = OutputConstraint(json_object=True, free_text=FreeText("</think>", begin="<think>"))

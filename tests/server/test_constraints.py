@@ -243,7 +243,7 @@ def is_after_thought(text: str, begin: str, body: Any) -> bool:
 @example(pieces=["<think>", "x"], required=False, single=False, begin="<think>")
 @example(pieces=[CALLS[0], "\n", CALLS[1], "x", CALLS[0]], required=False, single=False, begin=None)
 @settings(deadline=None, max_examples=120)
-def test_tags_and_thoughts_are_as_described(
+def test_tags_and_reasoning_are_as_described(
     vocabulary: Vocabulary, pieces: list[str], required: bool, single: bool, begin: str | None
 ) -> None:
     free_text = None if begin is None else pb.FreeText(begin=begin, end="</think>")

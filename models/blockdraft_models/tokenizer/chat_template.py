@@ -93,7 +93,7 @@ class ChatTemplate:
 
         try:
             text = self._rendered(
-                list(map(_with_thoughts, disarm(messages))),
+                list(map(_with_reasoning, disarm(messages))),
                 add_generation_prompt,
                 disarm(variables),
             )
@@ -131,10 +131,10 @@ def _check(messages: Sequence[Message]) -> None:
                 raise TokenizerError(f"{key} of message {index} is not a string")
 
 
-def _with_thoughts(message: Message) -> Message:
-    # gpt-oss' template has a name of its own for them.
-    thoughts = message.get("reasoning_content")
-    return message if thoughts is None else {"thinking": thoughts, **message}
+def _with_reasoning(message: Message) -> Message:
+    # gpt-oss' template has a name of its own for it.
+    reasoning = message.get("reasoning_content")
+    return message if reasoning is None else {"thinking": reasoning, **message}
 
 
 def _texts(value: Any) -> Iterator[str]:
