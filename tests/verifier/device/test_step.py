@@ -50,8 +50,9 @@ def test_buckets_hold_every_step(max_rows: int, max_tokens: int) -> None:
         assert bucket.tokens >= tokens
         assert bucket.choices >= min(tokens, rows * max_block)
         # Nothing smaller would have done.
-        assert bucket.rows < 4 * rows
-        assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows)
+        assert bucket.tokens == next_power_of_two(tokens)
+        holding = [b for b in buckets if b.rows >= rows and b.tokens == bucket.tokens]
+        assert bucket.choices == min(b.choices for b in holding)
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 4, 5, 8, 15, 16, 17, 64])
@@ -76,16 +77,28 @@ def test_no_bucket_is_smaller_than_the_least_step(least: int, max_rows: int) -> 
         rows = rng.randint(1, max_rows)
         tokens = rng.randint(rows, max_tokens)
         bucket = bucket_for(buckets, rows, tokens)
-        assert bucket.tokens == max(next_power_of_two(tokens), bucket.rows, least_shape)
-        usual = bucket_for(all_buckets(max_rows, max_tokens, max_block), rows, max_tokens).rows
-        assert bucket.rows == usual or bucket == Bucket(rows, rows, rows)
+        assert max(tokens, least_shape) <= bucket.tokens
+        assert bucket.tokens == min(b.tokens for b in buckets if holds(b, rows, tokens))
         assert min(tokens, rows * max_block) <= bucket.choices <= bucket.tokens
+
+
+@pytest.mark.parametrize("least", [1, 16])
+def test_no_shape_has_a_wider_twin(least: int) -> None:
+    costs = [(bucket.tokens, bucket.choices) for bucket in all_buckets(64, 1024, 16, least)]
+    assert len(costs) == len(set(costs))
+    # Long prompts of few sequences are not charged for the logits of many.
+    alone = bucket_for(all_buckets(64, 1024, 16, least), 1, 1024)
+    assert alone == Bucket(1, 1024, 16)
+
+
+def holds(bucket: Bucket, rows: int, tokens: int) -> bool:
+    return bucket.rows >= rows and bucket.tokens >= tokens
 
 
 def test_a_lone_sequence_has_one_shape_for_plain_and_drafted_steps_on_tpu() -> None:
     least = least_step_tokens("tpu")
     buckets = all_buckets(16, 128, 16, least)
-    assert {bucket_for(buckets, 1, tokens) for tokens in range(1, 17)} == {Bucket(1, 16, 16)}
+    assert {bucket_for(buckets, 1, tokens) for tokens in range(1, 17)} == {Bucket(16, 16, 16)}
 
 
 @pytest.mark.parametrize(("platform", "least"), [("cpu", 1), ("tpu", 16), ("gpu", 1), ("other", 1)])

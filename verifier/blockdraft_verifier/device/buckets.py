@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from blockdraft_models.executables import next_power_of_two
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Bucket:
     """One compiled shape of a step."""
 
@@ -17,17 +17,21 @@ class Bucket:
         """Return the shape as people read it: rows x tokens."""
         return f"{self.rows}x{self.tokens}"
 
+    def __lt__(self, bucket: "Bucket") -> bool:
+        """Compare by what takes time: tokens, then choices, which rise with the rows."""
+        return (self.tokens, self.rows) < (bucket.tokens, bucket.rows)
+
 
 def all_buckets(
     max_rows: int, max_tokens: int, max_block: int, least_tokens: int = 1
 ) -> tuple[Bucket, ...]:
     """Return every shape a step of at most these sizes can be padded to, smallest first.
 
-    Row counts rise fourfold, because padding rows cost little; token counts double. Tokens cost
-    more, on CPU at least. So between two row counts there is one more shape, for steps of a token
-    per row, which would else be padded to up to three times as many. Logits are computed for whole
-    blocks of every row, of at most `max_block` tokens with the anchor, but never for a long prompt
-    chunk, of which only the last token matters. No shape has fewer than `least_tokens`.
+    Row counts rise fourfold, token counts double. Between two row counts there is one more shape,
+    for steps of a token per row, which would else be padded to up to three times as many tokens.
+    Logits are computed for whole blocks of every row, of at most `max_block` tokens with the
+    anchor, but never for a long prompt chunk, of which only the last token matters. No shape has
+    fewer than `least_tokens`.
     """
     least = next_power_of_two(least_tokens)
     row_sizes = [1]
@@ -45,7 +49,9 @@ def all_buckets(
             if tokens >= max_tokens:
                 break
             tokens *= 2
-    return tuple(sorted(buckets))
+    # Padding rows cost nothing: of shapes that differ in rows alone, the widest serves for all.
+    widest = {(bucket.tokens, bucket.choices): bucket for bucket in sorted(buckets)}
+    return tuple(sorted(widest.values()))
 
 
 def bucket_for(buckets: tuple[Bucket, ...], rows: int, tokens: int) -> Bucket:
