@@ -1,5 +1,7 @@
 """What the host spends on a step: time of its main thread, beside the time that the step takes.
 
+Blocks of drafts by the runner alone; plain decoding by the engine, with steps ahead and without.
+
 `JAX_PLATFORMS=cpu python -m tests.eight_devices.host_path 8`, for so many simulated devices.
 """
 
@@ -8,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,6 +18,8 @@ os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
+from prometheus_client import CollectorRegistry
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
@@ -25,6 +30,9 @@ from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettin
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.engine.ahead import MAX_STEPS
+from blockdraft_verifier.engine.loop import Engine
+from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
@@ -67,6 +75,40 @@ def main() -> None:
             wall.append(time.perf_counter() - started)
         milliseconds = [1e3 * statistics.median(times) for times in (host, wall)]
         print("{} sequences: main thread {:.2f} ms, step {:.2f} ms".format(count, *milliseconds))
+    engine = plain_engine(decoder, placement.mesh, settings)
+    for count in SEQUENCES:
+        for most in (0, MAX_STEPS):
+            with patch("blockdraft_verifier.engine.ahead.MAX_STEPS", most):
+                milliseconds = list(decode(engine, count))
+            print(f"{count} decoded plainly, up to {most} steps ahead: ", end="")
+            print("main thread {:.2f} ms, step {:.2f} ms".format(*milliseconds))
+
+
+def plain_engine(decoder: ScannedDecoder, mesh: Mesh, settings: EngineSettings) -> Engine:
+    """Return an engine with the shapes that plain decoding needs."""
+    settings = replace(settings, prompt_lookup=False)
+    runner, metrics = ModelRunner(decoder, settings, mesh), VerifierMetrics(CollectorRegistry())
+    engine = Engine(runner, settings, None, decoder.config.vocab_size, metrics)
+    buckets = tuple(Bucket(64, tokens, 64) for tokens in (64, max(SEQUENCES) * BLOCK))
+    with patch("blockdraft_verifier.device.runner.all_buckets", return_value=buckets):
+        engine.warm_up()
+    return engine
+
+
+def decode(engine: Engine, count: int) -> tuple[float, float]:
+    """Decode plainly; return the milliseconds of a step, of the main thread and in all."""
+    requests = [
+        GenerationRequest("measured", (1,) * 16, max_output_tokens=RUNS, max_draft_tokens=0)
+        for _ in range(count)
+    ]
+    for request in requests:
+        engine.submit(request, lambda event: None)
+    engine.step()
+    started, thread_started, steps = time.perf_counter(), time.thread_time(), 0
+    while engine.step():
+        steps += 1
+    host, wall = time.thread_time() - thread_started, time.perf_counter() - started
+    return 1e3 * host / steps, 1e3 * wall / steps
 
 
 if __name__ == "__main__":

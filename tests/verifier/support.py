@@ -23,13 +23,14 @@ from blockdraft_runtime.status import ServiceError, error_from_proto
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
 from blockdraft_verifier.device.cache import FEATURE_DTYPE
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
-from blockdraft_verifier.device.runner import (
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.step import TargetStep
+from blockdraft_verifier.device.step_runner import (
+    LaunchedStep,
     MeasuredSteps,
-    ModelRunner,
     StepResult,
     StepRunner,
 )
-from blockdraft_verifier.device.step import TargetStep
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
@@ -123,6 +124,17 @@ class MadeUpRunner:
     def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
         """Return what the target chooses after a text: all of it counts."""
         return (sum(text) + len(text)) % CONFIG.vocab_size
+
+    def launch_ahead(self, rows: Sequence[Row]) -> LaunchedStep:
+        def read(meanwhile: Callable[[], None]) -> StepResult:
+            # Those that ended are left out by the engine; of the others the tokens are read by now.
+            read_rows = [
+                replace(row, token_ids=tuple(row.sequence.tokens[row.start :][: row.known_count]))
+                for row in rows
+            ]
+            return self.run(read_rows, meanwhile)
+
+        return read
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         meanwhile()

@@ -34,7 +34,7 @@ from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import StepResult
+from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.guards import StepWatch
 from blockdraft_verifier.engine.loop import Engine
@@ -154,7 +154,7 @@ class Served:
     async def arrived(self, count: int) -> None:
         """Wait until `count` calls have asked for something the engine has not looked at."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.engine._inbox.qsize() < count:
+            while len(self.engine._inbox) < count:
                 await asyncio.sleep(0.005)
 
 

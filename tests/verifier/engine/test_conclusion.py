@@ -11,7 +11,7 @@ from tests.verifier.support import (
     link_to,
 )
 
-from blockdraft_verifier.device.runner import StepResult
+from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.scheduler import Row

@@ -15,7 +15,7 @@ from tests.verifier.support import (
 )
 
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import StepResult
+from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.scheduler import Row

@@ -12,7 +12,8 @@ from blockdraft_models.executables import next_power_of_two
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner, StepResult
+from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.step_runner import MeasuredSteps, StepResult
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
@@ -53,6 +54,8 @@ def parts_beside_another(slowdown: float, slope: float) -> list[int]:
     engine.step()
     long = GenerationRequest("", tuple(range(1, PROMPT + 1)), max_output_tokens=2)
     newcomer = engine.submit(long, lambda event: None)
+    # One step more may have been launched before it came.
+    engine.step()
     runner.steps.clear()
     while not newcomer.decoding:
         engine.step()

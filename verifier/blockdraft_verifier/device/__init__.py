@@ -5,6 +5,6 @@ much of a draft agrees with it), `paged_attention` with its implementations (`po
 plain JAX that runs anywhere and defines the result; for TPU `kernel_attention`, JAX's Pallas
 kernel, and `tile_kernel`, our own for what that cannot), `cache` and `feature_form` (keys, values,
 features), then `buckets` and `packing` (few static shapes, none too short) and `runner` (compile
-every shape before serving, then only run). It must not import `engine` or `drafting`, and knows no
-gRPC.
+every shape before serving, then only run; `step_runner` is what the engine sees of it). It must not
+import `engine` or `drafting`, and knows no gRPC.
 """

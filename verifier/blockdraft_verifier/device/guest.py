@@ -10,8 +10,9 @@ import numpy as np
 
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.runner import MeasuredSteps, ModelRunner
+from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import StepOutputs
+from blockdraft_verifier.device.step_runner import MeasuredSteps
 from blockdraft_verifier.scheduling.scheduler import Row
 
 InTurn = Callable[[Callable[[], Any]], Any]

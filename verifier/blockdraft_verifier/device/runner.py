@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,9 +29,11 @@ from blockdraft_verifier.device.feature_form import (
     read_compilation,
     split,
 )
+from blockdraft_verifier.device.feeding import lower_feed, takes_chosen_tokens
 from blockdraft_verifier.device.packing import StepInputs, pack, reading
 from blockdraft_verifier.device.sizes import cache_layout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
+from blockdraft_verifier.device.step_runner import LaunchedStep, MeasuredSteps, StepResult
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 from blockdraft_verifier.scheduling.sequence import RankedLogProbs
@@ -43,68 +44,6 @@ logger = logging.getLogger(__name__)
 TIMED_RUNS = 2
 # Long enough to be told from jitter, short enough not to hold the start up.
 TIMED_CONTEXT_TOKENS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSteps:
-    """Seconds of steps, measured before the first request."""
-
-    seconds: dict[Bucket, float]  # of a step in each bucket that reads no context
-    # Added by each token of context that all tokens of such a step read.
-    context_seconds: dict[Bucket, float] = field(default_factory=dict)
-
-    def without(self, buckets: Collection[Bucket]) -> "MeasuredSteps":
-        """Return the measurements of the other buckets."""
-        rest = [bucket for bucket in self.seconds if bucket not in buckets]
-        context = {bucket: self.context_seconds[bucket] for bucket in rest if self.context_seconds}
-        return MeasuredSteps({bucket: self.seconds[bucket] for bucket in rest}, context)
-
-    def slowest(self, context: int) -> float:
-        """Return the seconds of the longest step at a context of so many tokens; 0 for none."""
-        slopes = self.context_seconds
-        sums = (base + context * slopes.get(bucket, 0.0) for bucket, base in self.seconds.items())
-        return max(sums, default=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """Results of a step, row by row.
-
-    `features` are those of final positions. `log_probs` has an entry per gained token, if wanted;
-    `prompt_log_probs` one per token of the prompt that follows a token of a scored row.
-    """
-
-    rows: list[RowResult]
-    features: list[np.ndarray]
-    log_probs: list[list[RankedLogProbs]]
-    seconds: float
-    prompt_log_probs: list[list[RankedLogProbs]] = field(default_factory=list)
-
-
-@runtime_checkable
-class StepRunner(Protocol):
-    """The target as the engine runs it. `ModelRunner` computes; a measurement may make it up."""
-
-    @property
-    def feature_width(self) -> int:
-        """Elements of one feature; 0 when nothing is captured."""
-
-    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
-        """Return whether `warm_up` was called for these features and blocks of this size."""
-
-    def warm_up(
-        self,
-        features: FeatureForm,
-        max_block: int,
-        progress: Callable[[int, int], None] = lambda count, total: None,
-    ) -> MeasuredSteps:
-        """Prepare every step; return the seconds of each."""
-
-    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        """Run one step over `rows`, and call `meanwhile` once while the target computes."""
-
-    def take_steps(self, runner: Any) -> None:
-        """Take over the steps of another runner, warmed up over the same target."""
 
 
 class ModelRunner:
@@ -145,6 +84,10 @@ class ModelRunner:
         self.buckets: tuple[Bucket, ...] = ()
         self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
+        self._feeds: dict[Bucket, Any] = {}
+        # The shape of the last step, and the tokens that it has chosen.
+        self._last: tuple[Bucket, jax.Array] | None = None
+        self._last_read = 0.0
         # On the devices already, for the many steps without biases and masks; by rows and choices.
         self._no_limits: dict[tuple[int, int], TokenLimits] = {}
         self._limits = LimitsPacker(decoder.config.vocab_size)
@@ -200,11 +143,13 @@ class ModelRunner:
             shape: jax.device_put(no_limits(bucket, self.model.vocab_size), self.layout.replicated)
             for shape, bucket in buckets_by_shape.items()
         }
-        self._steps = {}
+        self._steps, self._feeds = {}, {}
         one_at_a_time = threading.Lock()
 
         def prepare(bucket: Bucket) -> None:
             self._steps[bucket] = self._compile(step, bucket)
+            words = to_words(self._pack((), bucket))
+            self._feeds[bucket] = lower_feed(bucket, len(words), self.layout.replicated).compile()
             if run:
                 with one_at_a_time:
                     self._run_padding(bucket, self._timed_context)
@@ -229,18 +174,39 @@ class ModelRunner:
         self._features, self.max_block = runner._features, runner.max_block
         self.buckets, self._served = runner.buckets, runner._served
         self._steps, self._no_limits = runner._steps, runner._no_limits
+        self._feeds = runner._feeds
 
     def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
         """Run one step over `rows`, in the smallest shape that holds them."""
+        return self._launch(self._bucket(rows), rows)(meanwhile)
+
+    def launch_ahead(self, rows: Sequence[Row]) -> LaunchedStep | None:
+        """Launch a step over `rows`; see `StepRunner`."""
+        bucket = self._bucket(rows)
+        if self._last is None or bucket != self._last[0]:
+            return None
+        return self._launch(bucket, rows)
+
+    def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> LaunchedStep:
         started = time.perf_counter()
-        bucket = bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
         outputs = self.run_in(bucket, rows)
-        verdict = outputs.accepted, outputs.bonus, outputs.choices
-        for array in verdict:
+        for array in (outputs.accepted, outputs.bonus, outputs.choices):
             array.copy_to_host_async()
+        return functools.partial(self._read, rows, outputs, started)
+
+    def _read(
+        self,
+        rows: Sequence[Row],
+        outputs: StepOutputs,
+        started: float,
+        meanwhile: Callable[[], None],
+    ) -> StepResult:
         meanwhile()
-        accepted, bonus, choices = (array.tolist() for array in jax.device_get(verdict))
-        seconds = time.perf_counter() - started
+        verdict = jax.device_get((outputs.accepted, outputs.bonus, outputs.choices))
+        accepted, bonus, choices = (array.tolist() for array in verdict)
+        # A step that was launched ahead began when the one before it had ended.
+        ended = time.perf_counter()
+        seconds, self._last_read = ended - max(started, self._last_read), ended
         results, first = [], 0
         for row, right, token in zip(rows, accepted, bonus, strict=False):
             first += row.choice_count
@@ -275,6 +241,9 @@ class ModelRunner:
             layers += list(np.asarray(stack[firsts[:, None] + index]))
         return layers
 
+    def _bucket(self, rows: Sequence[Row]) -> Bucket:
+        return bucket_for(self._served, len(rows), sum(len(row.token_ids) for row in rows))
+
     def run_mirrored(self, step: int, inputs: memoryview) -> None:
         """Run a step as the leader of the slice does, and wait for its end."""
         bucket = self.buckets[step]
@@ -307,6 +276,8 @@ class ModelRunner:
             self._leader.run(self.buckets.index(bucket), (words, limits))
         outputs: StepOutputs
         with self.launching:
+            if self._last is not None and takes_chosen_tokens(words, bucket):
+                words = self._feeds[bucket](words, self._last[1])
             outputs, self._cache[0] = self._steps[bucket](
                 self._leaves,
                 self._features.projection,
@@ -314,6 +285,7 @@ class ModelRunner:
                 words,
                 self._no_limits[bucket.rows, bucket.choices] if limits is None else limits,
             )
+        self._last = bucket, outputs.bonus
         return outputs
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blockdraft_verifier.device.runner import StepResult
+from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
@@ -34,7 +34,11 @@ class FinishedStep:
         return [sequence for sequence in sequences if sequence.finish_reason is not None]
 
     def account(self) -> None:
-        """Add the step to the usage of each sequence."""
+        """Add the step to the usage of each sequence, and what it says of prompts."""
+        for change, log_probs in zip(self.progress, self.result.prompt_log_probs, strict=False):
+            of_prompt = change.row.sequence.prompt_log_probs
+            # A sequence that was preempted computes some of them again.
+            of_prompt.extend(log_probs[len(of_prompt) - change.row.start :])
         for change in self.progress:
             row, usage = change.row, change.row.sequence.usage
             if usage.first_step_time is None:

@@ -6,23 +6,25 @@ One thread runs it and owns everything it touches; other threads talk to it thro
 
 import itertools
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import NO_FEATURES
-from blockdraft_verifier.device.runner import StepResult, StepRunner
+from blockdraft_verifier.device.step_runner import StepResult, StepRunner
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
+from blockdraft_verifier.engine.ahead import PlannedStep, StepsAhead
 from blockdraft_verifier.engine.cost_model import CostModel
 from blockdraft_verifier.engine.costs import DraftCosts
 from blockdraft_verifier.engine.guards import RecompilationGuard, StepWatch
+from blockdraft_verifier.engine.inbox import Inbox
 from blockdraft_verifier.engine.listeners import FinishedStep, Listener, Listeners, StepEnd
 from blockdraft_verifier.engine.metrics import Load, VerifierMetrics
 from blockdraft_verifier.engine.policy import DraftLengths
@@ -35,7 +37,6 @@ from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequ
 
 logger = logging.getLogger(__name__)
 
-IDLE_WAIT_SECONDS = 0.2
 # If the newest is a replay, so many times as many sequences may run and wait: all sequences of
 # another verifier of the same size can go on here after it has died.
 REPLAY_ROOM = 2
@@ -86,9 +87,12 @@ class Engine:
         self.lengths = DraftLengths(settings)
         self._listeners = Listeners()
         self._pending_step: FinishedStep | None = None
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        post = self._inbox.put
-        self._preparation = Preparation(self_test, guard, guest, spawn, self._pages, post)
+        self._ahead = StepsAhead(
+            self.scheduler, lambda s: self.lengths.can_draft(s, attached=self.drafter is not None)
+        )
+        self._inbox = Inbox()
+        of_guests = guest, spawn, self._pages, self._inbox.post
+        self._preparation = Preparation(self_test, guard, *of_guests)
         self._ids = itertools.count(1)
         # Sequences submitted and not ended; any thread may ask how many there are.
         self._sequences: set[TokenSequence] = set()
@@ -131,18 +135,18 @@ class Engine:
             # An earlier attempt may have broken off after its last token.
             self._end_if_whole(sequence)
 
-        self._inbox.put(add)
+        self._inbox.post(add)
         # Checked again: a loop that stops later than this empties the inbox and calls the listener.
         self._refuse_if_stopping()
         return sequence
 
     def forget_prefixes(self) -> None:
         """Compute coming prompts in full, whatever was computed before; any thread may ask."""
-        self._inbox.put(self._pages.forget_contents)
+        self._inbox.post(self._pages.forget_contents)
 
     def cancel(self, sequence: TokenSequence) -> None:
         """Forget a sequence and free its pages; harmless when it has already ended."""
-        self._inbox.put(lambda: self._forget(sequence))
+        self._inbox.post(lambda: self._forget(sequence))
 
     def resume(self, sequence: TokenSequence, grammar: Grammar) -> None:
         """Go on with a sequence that awaits a parser, which `grammar` has; any thread may ask."""
@@ -152,7 +156,7 @@ class Engine:
                 sequence.grammar = grammar
                 self._end_if_whole(sequence)
 
-        self._inbox.put(go_on)
+        self._inbox.post(go_on)
 
     def load(self) -> Load:
         """Return the present load; any thread may ask."""
@@ -171,7 +175,7 @@ class Engine:
     def stop(self) -> None:
         """End the loop after the present step."""
         self._stopping.set()
-        self._inbox.put(lambda: None)
+        self._inbox.post(lambda: None)
         if self._thread is not None:
             self._thread.join()
         if self.drafts is not None:
@@ -183,32 +187,27 @@ class Engine:
         Listeners hear what it gained while the next step computes, or at once if that has to wait.
         """
         started = self._clock()
-        self._drain_inbox()
-        times = self._collect_drafts()
-        rows, preempted = self._plan()
-        if not rows and self.drafts is not None and self.drafts.caches.awaiting:
-            times = self._collect("any")
-            rows, preempted = self._plan()
-        if not rows:
+        self._inbox.drain()
+        times, preempted = DraftTimes(), False
+        step = self._ahead.take()
+        if step is None:
+            times, rows, preempted = self._next_rows()
+            step = PlannedStep(rows, partial(self._runner.run, rows))
+        if not step.rows:
             self.conclude()
-            self._tell_released()
-            self._publish_load()
+            self._publish()
             # A sequence that was to run may have given way to another, whose turn is next.
             return preempted
-        # While the device computes, the step before is counted and its listeners are called.
         with self.watch.step():
-            result = self._runner.run(rows, meanwhile=self.conclude)
+            result = step.read(partial(self._overlap, step.rows))
         ended_at = self._clock()
-        self.lengths.observe_step(rows, result.seconds)
+        self.lengths.observe_step(step.rows, result.seconds)
+        rows, result = self._ahead.of_running(step.rows, result)
         progress = [
             self.scheduler.commit(row, outcome)
             for row, outcome in zip(rows, result.rows, strict=True)
         ]
         self._keep_features(progress, result)
-        for row, log_probs in zip(rows, result.prompt_log_probs, strict=False):
-            # A sequence that was preempted computes some of them again.
-            repeat_count = len(row.sequence.prompt_log_probs) - row.start
-            row.sequence.prompt_log_probs.extend(log_probs[repeat_count:])
         self._request_drafts()
         self._pending_step = FinishedStep(progress, result, times, ended_at)
         self.lengths.observe_acceptance(progress)
@@ -216,10 +215,16 @@ class Engine:
             self._remove(sequence)
         if self._next_step_waits():
             self.conclude()
-        self._tell_released()
         self.metrics.count_step_seconds(result.seconds, times, self._clock() - started)
-        self._publish_load()
+        self._publish()
         return True
+
+    def _overlap(self, rows: tuple[Row, ...]) -> None:
+        """Do what can be done while the target computes `rows`."""
+        if not self._preparation.under_way:
+            self._ahead.follow(rows, self._runner, self.lengths.prompt_room)
+        # The step before is counted and its listeners are called.
+        self.conclude()
 
     def conclude(self) -> None:
         """Count what the last step gained and call its listeners, unless that has been done."""
@@ -284,13 +289,19 @@ class Engine:
             )
             self.drafts.use_features(self._features)
 
-    def _collect_drafts(self) -> DraftTimes:
-        if self.drafts is None:
-            return DraftTimes()
-        arrived = self.drafts.poll(self._ready_for)
-        if arrived is not None:
-            self._attach(arrived)
-        return self._collect("all" if self.settings.draft_groups == 1 else "none")
+    def _next_rows(self) -> tuple[DraftTimes, tuple[Row, ...], bool]:
+        """Collect drafts and plan; return also whether a sequence was preempted."""
+        times = DraftTimes()
+        if self.drafts is not None:
+            arrived = self.drafts.poll(self._ready_for)
+            if arrived is not None:
+                self._attach(arrived)
+            times = self._collect("all" if self.settings.draft_groups == 1 else "none")
+        rows, preempted = self._plan()
+        if not rows and self.drafts is not None and self.drafts.caches.awaiting:
+            times = self._collect("any")
+            rows, preempted = self._plan()
+        return times, rows, preempted
 
     def _collect(self, wait: Literal["none", "any", "all"]) -> DraftTimes:
         assert self.drafts is not None
@@ -340,10 +351,6 @@ class Engine:
             self.drafts.request(draft_lengths, patient, least_chance=self.lengths.least_chance)
         self.drafts.send_to_learn(self.scheduler.running)
 
-    def _tell_released(self) -> None:
-        if self.drafts is not None:
-            self.drafts.tell_released()
-
     def _next_step_waits(self) -> bool:
         """Whether the next step cannot be launched at once, so that there is time before it."""
         running = self.scheduler.running
@@ -371,30 +378,22 @@ class Engine:
         if self._stopping.is_set():
             raise EngineStoppedError("the engine has stopped")
 
-    def _drain_inbox(self) -> None:
-        # Only what is there now: a step comes between two turns of a guest.
-        for _ in range(self._inbox.qsize()):
-            self._inbox.get()()
-
-    def _publish_load(self) -> None:
+    def _publish(self) -> None:
+        """Tell the drafter which sequences are over, and publish the load."""
+        if self.drafts is not None:
+            self.drafts.tell_released()
         self.metrics.publish_load(self.load(), attached=self.drafter is not None)
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 if not self.step():
-                    self._wait_for_work()
+                    # A new drafter is noticed between two waits.
+                    self._inbox.wait()
         except Exception:
             logger.exception("the engine failed")
             self._stopping.set()
             self._on_failure()
         self.conclude()
-        self._drain_inbox()
+        self._inbox.drain()
         self._listeners.fail("the engine stopped")
-
-    def _wait_for_work(self) -> None:
-        """Sleep until something is submitted; wake now and then to notice a new drafter."""
-        try:
-            self._inbox.get(timeout=IDLE_WAIT_SECONDS)()
-        except queue.Empty:
-            return

@@ -150,6 +150,12 @@ class DraftLengths:
         shares = fastest(costs, offers, must_draft=must_draft, prompts=prompts)
         return with_probes(shares, offers) if self._probes_now else shares
 
+    def can_draft(self, sequence: TokenSequence, *, attached: bool) -> bool:
+        """Whether something can be drafted for a sequence, with a drafter or without."""
+        request = sequence.request
+        looks_up = request.prompt_lookup and self._prompt_lookup_block > 1
+        return request.max_draft_tokens != 0 and (looks_up or (attached and sequence.draftable))
+
     @property
     def _probes_now(self) -> bool:
         """Whether this step probes what does not seem to pay."""
@@ -205,10 +211,8 @@ class DraftLengths:
     def add(self, sequence: TokenSequence) -> None:
         """Start the estimates of a new sequence from those of all others like it."""
         self._drafts[sequence] = self._all_like(sequence).successor()
-        request = sequence.request
         # The completion of a request that is decoded plainly is not remembered either.
-        uses_prompt_lookup = request.prompt_lookup and request.max_draft_tokens != 0
-        if uses_prompt_lookup and self._prompt_lookup_block > 1:
+        if self.can_draft(sequence, attached=False):
             self._repetitions.add(sequence)
 
     def _all_like(self, sequence: TokenSequence) -> AcceptanceEstimate:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.guest import InTurn
-from blockdraft_verifier.device.runner import MeasuredSteps, StepRunner
+from blockdraft_verifier.device.step_runner import MeasuredSteps, StepRunner
 from blockdraft_verifier.engine.guards import RecompilationGuard
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.pages import PageAllocator
@@ -44,7 +44,11 @@ def spawn(work: Callable[[], None]) -> None:
 
 
 class Preparation:
-    """Prepares one set of steps at a time; its methods are for the engine's thread."""
+    """Prepares one set of steps at a time; its methods are for the engine's thread.
+
+    Attributes:
+        under_way: Whether a guest prepares steps.
+    """
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class Preparation:
         self._pages, self._post = pages, post
         self._lent: list[int] = []
         self._begun_for: tuple[FeatureForm, int] | None = None
-        self._under_way = False
+        self.under_way = False
 
     def prepare(
         self,
@@ -98,8 +102,8 @@ class Preparation:
         """
         if self._guest is None:
             return False
-        if not self._under_way and self._begun_for != (features, max_block):
-            self._under_way, self._begun_for = True, (features, max_block)
+        if not self.under_way and self._begun_for != (features, max_block):
+            self.under_way, self._begun_for = True, (features, max_block)
             logger.info("a drafter has come: compiling its steps beside those that serve")
             guest = self._guest(self._in_turn, self._borrow)
             self._spawn(lambda: self._prepare_guest(guest, features, max_block, use))
@@ -120,7 +124,7 @@ class Preparation:
             logger.exception("no drafting: there are no steps for the drafter")
 
         def end() -> None:
-            self._under_way = False
+            self.under_way = False
             self._pages.release(self._lent)
             self._lent = []
             if prepared is not None:

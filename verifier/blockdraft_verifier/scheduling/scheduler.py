@@ -9,12 +9,13 @@ it gets slots and prompt tokens last and is preempted first, also to let waiting
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.grammar import Guided
 from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
+from blockdraft_verifier.scheduling.prompts import PromptRoom, prefill_chunk
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
     DraftSource,
@@ -150,7 +151,7 @@ class Scheduler:
     def plan(
         self,
         max_rows: int | None = None,
-        prompt_room: Callable[[int, int, int], int | None] = lambda rows, tokens, context: None,
+        prompt_room: PromptRoom = lambda rows, tokens, context: None,
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
@@ -159,7 +160,8 @@ class Scheduler:
         self._admit()
         rows: list[Row] = []
         budget = self.settings.max_step_tokens
-        ready = [s for s in self.running if not (s.awaiting_draft or s.awaiting_parser)]
+        free = [s for s in self.running if not (s.awaiting_draft or s.awaiting_parser)]
+        ready = [s for s in free if self._room(s) > 0]
         decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         prompts = sorted((s for s in ready if not s.decoding), key=_background)
         for sequence in (*decoding, *prompts):
@@ -222,7 +224,7 @@ class Scheduler:
 
     def _until_finished(self, sequence: TokenSequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
-        limit = min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
+        limit = self._room(sequence)
         for count, token in enumerate(gained, start=1):
             sequence.finish_reason = _end_at(token, sequence)
             if sequence.finish_reason is None and count >= limit:
@@ -233,6 +235,10 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 return gained[:count]
         return gained
+
+    def _room(self, sequence: TokenSequence) -> int:
+        """Tokens that a sequence may still gain."""
+        return min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
 
     def _admit(self) -> None:
         while self.waiting:
@@ -278,9 +284,8 @@ class Scheduler:
 
     def _decode_row(self, sequence: TokenSequence, room: int, rows: list[Row]) -> Row | None:
         draft = sequence.draft or Draft(())
-        length_left = self.settings.max_context_tokens - len(sequence.tokens)
         # The last token of a completion comes from the target, so no draft is needed for it.
-        limit = max(0, min(room, sequence.remaining - 1, length_left - 1))
+        limit = max(0, min(room, self._room(sequence) - 1))
         guided = Guided(draft.token_ids[:limit])
         if sequence.grammar is not None:
             allowed = sequence.request.max_draft_tokens
@@ -378,21 +383,3 @@ def _end_without_parser(sequence: TokenSequence) -> FinishReason | None:
 
 def _background(sequence: TokenSequence) -> bool:
     return sequence.request.background
-
-
-def prefill_chunk(remaining: int, used: int, budget: int) -> int:
-    """Return how many of `remaining` prompt tokens to run beside `used` others.
-
-    Steps are padded to powers of two. Running everything is worth it while at most a quarter is
-    padding; otherwise the chunk fills the next smaller power of two exactly.
-
-    >>> prefill_chunk(100, 0, 256), prefill_chunk(130, 0, 256), prefill_chunk(300, 0, 256)
-    (100, 128, 256)
-    """
-    count = min(remaining, budget)
-    total = used + count
-    bucket = 1 << (total - 1).bit_length()
-    smaller = bucket // 2
-    if 4 * total >= 3 * bucket or smaller <= used:
-        return count
-    return smaller - used
