@@ -20,7 +20,7 @@ from blockdraft_client.cli.main import COMMANDS
 from blockdraft_runtime.configuration.command import Configuration
 
 PAGE = Path(__file__).parent / "configuration.md"
-WITHOUT_TABLE = ("demo", "keys", "train", "learn", "compile", "bench", "debug")
+WITHOUT_TABLE = ("demo", "keys", "train", "learn", "compile", "bench", "debug", "completion")
 MARKED = re.compile(r"(<!-- flags of ([\w, ]+?)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.S)
 # The flags of every command; the page names them once.
 _EVERYWHERE = ("-h", "--help", "--help-all", "--config")

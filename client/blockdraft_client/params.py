@@ -114,7 +114,7 @@ class SpeculationParams:
 
     Attributes:
         disabled: Decodes one token at a time.
-        max_draft_tokens: Maximum tokens to draft per step; None means as many as the verifier takes.
+        max_draft_tokens: Maximum tokens to draft per step; None for as many as the verifier takes.
         prompt_lookup_disabled: Turns off prompt lookup, which drafts by matching n-grams.
         learning_disabled: Keeps prompt and completion out of the drafter's training samples.
     """

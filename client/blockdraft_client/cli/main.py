@@ -67,6 +67,7 @@ COMMANDS = {
     "learn": Command("blockdraft_training.learn_command", "learn while serving", "train"),
     "compile": Command("blockdraft_aot.command", "compile for TPUs on a host without one", "tpu"),
     "bench": Command("blockdraft_bench.command", "measure", "bench"),
+    "completion": Command("blockdraft_client.cli.completion", "complete commands in your shell"),
     "version": Command("blockdraft_client.cli.version", "print the version"),
 }
 
