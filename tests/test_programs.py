@@ -99,7 +99,7 @@ def target_programs(
     layout = CacheLayout.of(config, 64, PAGE_SIZE, dtype, mesh=None, stacked=scanned)
     step = TargetStep(graph, layout, -(-context // PAGE_SIZE), FeatureForm((0, 2)), 8)
     # Steps differ in shape only: a few will do, the largest among them.
-    for bucket in all_buckets(rows, tokens, 8, 1)[::-4]:
+    for bucket in all_buckets(rows, tokens, 8, 1)[::-3]:
         yield f"{bucket.rows}x{bucket.tokens}", text_of(step.lower(weights, bucket))
 
 
