@@ -81,6 +81,23 @@ def split_features(flat: PackedFeatures, remainder: int, maximum: int) -> Iterat
     yield PackedFeatures(*(array[start:] for array in flat))
 
 
+def pad_features(flat: PackedFeatures, size: int, *, nowhere: int) -> PackedFeatures:
+    """Pad flat features to `size` with features of the slot `nowhere`, which are not written."""
+
+    def padded(array: NDArray[Any], fill: int = 0) -> NDArray[Any]:
+        # `np.pad` takes a hundred times as long for bfloat16.
+        whole = np.zeros((size, *array.shape[1:]), array.dtype)
+        whole[: len(array)] = array
+        whole[len(array) :] = fill
+        return whole
+
+    if len(flat.slots) == size:
+        return flat
+    return PackedFeatures(
+        padded(flat.features), padded(flat.slots, nowhere), *map(padded, flat[2:])
+    )
+
+
 def pack_blocks(rows: Sequence[DraftRow], size: int, recycled: PackedRecycled) -> PackedBlocks:
     """Pad the blocks of the rows that draft to `size` with blocks that see no context."""
     padding = [0] * (size - len(rows))

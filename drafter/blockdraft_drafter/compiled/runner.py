@@ -21,6 +21,7 @@ from blockdraft_drafter.compiled.packing import (
     PackedFeatures,
     flatten_features,
     pack_blocks,
+    pad_features,
     split_features,
 )
 from blockdraft_drafter.compiled.programs import Capacity, Drafted, DraftWeights, ProgramKind
@@ -266,15 +267,7 @@ class CompiledMethod:
 
     def _pad(self, flat: PackedFeatures, size: int) -> PackedFeatures:
         """Pad flat features to `size` with features that are not written."""
-        padding = size - flat.slots.shape[0]
-        if padding == 0:
-            return flat
-        return PackedFeatures(
-            np.pad(flat.features, ((0, padding), (0, 0))),
-            np.pad(flat.slots, (0, padding), constant_values=self.spec.max_sequences),
-            np.pad(flat.positions, (0, padding)),
-            np.pad(flat.next_tokens, (0, padding)),
-        )
+        return pad_features(flat, size, nowhere=self.spec.max_sequences)
 
 
 def _words(new: PackedFeatures, blocks: PackedBlocks | None) -> Words:
