@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockdraft_drafter.method import MethodSpec, all_finite
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2
+from blockdraft_runtime.field_checks import checked_options
+from blockdraft_runtime.status import ServiceError
 
 _DTYPES: dict[drafter_pb2.DataType.ValueType, np.dtype[Any]] = {
     drafter_pb2.DATA_TYPE_FLOAT32: np.dtype("<f4"),
@@ -112,6 +115,14 @@ def check_sequence(
             drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED,
             f"the context would have {length} positions, more than {spec.max_context_tokens}",
         )
+
+
+def sampling_of(sequence: drafter_pb2.SequenceDraft) -> Sampling:
+    """Return the sampling options of a sequence; greedy if the request has none."""
+    try:
+        return Sampling(**checked_options(Sampling, sequence.sampling))
+    except ServiceError as error:
+        raise _invalid(error.message) from None
 
 
 def _check_features(

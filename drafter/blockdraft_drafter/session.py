@@ -14,8 +14,12 @@ from dataclasses import dataclass
 
 from blockdraft_drafter.learning.learner import StreamLearner
 from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, DraftRow, Recycled
-from blockdraft_drafter.requests import SequenceRefusedError, StepFeatures, check_sequence
-from blockdraft_models.sampling_options import GREEDY, Sampling
+from blockdraft_drafter.requests import (
+    SequenceRefusedError,
+    StepFeatures,
+    check_sequence,
+    sampling_of,
+)
 from blockdraft_protos.v1 import drafter_pb2
 
 logger = logging.getLogger(__name__)
@@ -182,7 +186,7 @@ class Session:
                         f"the sequence is {occurrences[sequence_id]} times in the step",
                     )
                 check_sequence(sequence, length, self._method.spec)
-                rows = features.of(index)
+                rows, sampling = features.of(index), sampling_of(sequence)
                 cache = cache or self._begin(sequence)
             except SequenceRefusedError as error:
                 refused.add(sequence_id)
@@ -207,7 +211,7 @@ class Session:
                 anchor_token_id=sequence.anchor_token_id,
                 draft_length=sequence.draft_length,
                 token_ids=tuple(sequence.token_ids),
-                sampling=_sampling(sequence),
+                sampling=sampling,
                 least_chance=sequence.least_chance,
                 recycled=Recycled(chosen.positions, chosen.after_token_ids, chosen.token_ids),
             )
@@ -225,14 +229,3 @@ class Session:
         cache = _DraftCache(slot, 0, sequence.request_id)
         self._caches[sequence.sequence_id] = cache
         return cache
-
-
-def _sampling(sequence: drafter_pb2.SequenceDraft) -> Sampling:
-    """Return the sampling options of a sequence; greedy if the request has none.
-
-    The verifier has checked it, and senseless values spoil no drafts but its own.
-    """
-    if not sequence.HasField("sampling"):
-        return GREEDY
-    sent = sequence.sampling
-    return Sampling(sent.temperature, sent.top_k, sent.top_p, sent.min_p, sent.seed)

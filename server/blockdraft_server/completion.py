@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from blockdraft_models.tokenizer.text_decoder import TextDecoder, TokenBytes
-from blockdraft_protos.v1 import inference_pb2, verifier_pb2
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.keys import Metadata
 from blockdraft_server.routing.replay import Replay
 from blockdraft_server.routing.router import TokenRouter, deadline_exceeded
@@ -61,12 +61,11 @@ async def generate(
     among the `token_ids`, but not in the text. `deadline` and errors are those of
     `TokenRouter.stream`.
     """
-    min_tokens = replay.request.rules.min_tokens
+    min_tokens = replay.request.sampling.min_tokens
     detokenizer = Detokenizer(decoder, stop_sequences, min_tokens)
-    stop_tokens = frozenset(replay.request.stop_token_ids)
+    stop_tokens = frozenset(replay.request.sampling.stop_token_ids)
     token_count = 0
-    scored = replay.request.HasField("prompt_log_probs")
-    prompt = tuple(replay.request.prompt_token_ids) if scored else None
+    scores_prompt = replay.request.sampling.HasField("prompt_log_probs")
     async with contextlib.aclosing(router.stream(replay, deadline)) as messages:
         async for message in messages:
             token_ids = list(message.token_ids)
@@ -82,49 +81,33 @@ async def generate(
                 # Tokens after the last one of the stop sequence are no part of the completion.
                 token_ids = token_ids[: len(token_ids) - (token_count - detokenizer.tokens)]
                 usage.output_tokens = detokenizer.tokens
+            of_prompt = list(message.prompt_log_probs)
+            if scores_prompt:
+                # The first token, which follows none, has the log probability 0.
+                first = inference_pb2.TokenLogProb(token_id=replay.request.prompt_token_ids[0])
+                of_prompt.insert(0, inference_pb2.TokenLogProbs(chosen=first))
+                scores_prompt = False
             yield inference_pb2.StreamGenerateResponse(
                 text=text,
                 token_ids=token_ids,
                 token_sources=message.sources[: len(token_ids)],
-                log_probs=_log_probs(token_ids, message.log_probs, token_bytes),
-                prompt_log_probs=_of_prompt(prompt, message.prompt_log_probs, token_bytes)
-                if prompt
-                else None,
+                log_probs=_with_bytes(message.log_probs[: len(token_ids)], token_bytes),
+                prompt_log_probs=_with_bytes(of_prompt, token_bytes),
                 finish_reason=finish_reason,
                 usage=usage,
             )
-            prompt = None
             if finish_reason:
                 return
 
 
-def _log_probs(
-    token_ids: Sequence[int],
-    ranked: Sequence[verifier_pb2.RankedLogProbs],
-    token_bytes: TokenBytes,
-) -> list[inference_pb2.TokenLogProbs]:
-    def entry(token_id: int, log_prob: float) -> inference_pb2.TokenLogProb:
-        return inference_pb2.TokenLogProb(
-            token_id=token_id, log_prob=log_prob, token=token_bytes(token_id)
-        )
-
-    # Shorter than `token_ids` if none were asked for; cut with the tokens after a stop sequence.
-    return [
-        inference_pb2.TokenLogProbs(
-            chosen=entry(token_id, ranking.chosen_log_prob),
-            alternatives=map(entry, ranking.token_ids, ranking.log_probs),
-        )
-        for token_id, ranking in zip(token_ids, ranked, strict=False)
-    ]
-
-
-def _of_prompt(
-    token_ids: Sequence[int],
-    ranked: Sequence[verifier_pb2.RankedLogProbs],
-    token_bytes: TokenBytes,
-) -> list[inference_pb2.TokenLogProbs]:
-    """Return the log probabilities of a prompt's tokens; 0 for the first, which follows none."""
-    return _log_probs(token_ids, [verifier_pb2.RankedLogProbs(), *ranked], token_bytes)
+def _with_bytes(
+    entries: Sequence[inference_pb2.TokenLogProbs], token_bytes: TokenBytes
+) -> Sequence[inference_pb2.TokenLogProbs]:
+    """Fill in the bytes of tokens, which a verifier does not know."""
+    for entry in entries:
+        for token in (entry.chosen, *entry.alternatives):
+            token.token = token_bytes(token.token_id)
+    return entries
 
 
 @contextlib.asynccontextmanager

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.field_checks import check_count
 from blockdraft_runtime.status import ServiceError, invalid_argument
-from blockdraft_server.field_checks import check_count
 from blockdraft_server.json_fields import Fields, json_value
 from blockdraft_server.json_schemas import FIELD, enforceable
 

@@ -14,17 +14,18 @@ import grpc
 from blockdraft_models.tokenizer.text_decoder import StandInDecoder, TextDecoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.event_loop import aside
+from blockdraft_runtime.field_checks import check_token_ids
 from blockdraft_runtime.settings.server import ServerSettings
 from blockdraft_runtime.status import ServiceError, unary_errors
 from blockdraft_server.admission import Admission, loading
 from blockdraft_server.completion import generate, writing
-from blockdraft_server.field_checks import ModelLimits, check_token_ids
 from blockdraft_server.keys import ApiKeys, Metadata
 from blockdraft_server.metrics import ServerMetrics
 from blockdraft_server.model_details import model_details
 from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     InferenceRequest,
+    ModelLimits,
     check_model,
     check_request,
     prompt_too_long,
@@ -116,7 +117,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 response.MergeFrom(message)
         response.text = "".join(texts)
         # Its fields are those of the stream's messages.
-        return inference_pb2.GenerateResponse.FromString(response.SerializeToString())
+        fields = {field.name: value for field, value in response.ListFields()}
+        return inference_pb2.GenerateResponse(**fields)
 
     @unary_errors
     async def StreamGenerate(  # type: ignore[override]  # noqa: N802  # writes its responses itself
@@ -149,7 +151,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             token_ids = await aside(self._threads, text_bytes, prompt_token_ids, prompt, tokenizer)
             if len(token_ids) > MAX_LISTED_TOKENS:
                 raise prompt_too_long(len(token_ids), MAX_LISTED_TOKENS)
-            check_token_ids("prompt.token_ids.values", token_ids, limits)
+            check_token_ids("prompt.token_ids.values", token_ids, limits.vocabulary_size)
             return await aside(self._threads, len(token_ids), _listing, token_ids, tokenizer)
 
     @unary_errors
@@ -223,7 +225,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 except TimeoutError:
                     raise deadline_exceeded() from None
                 prompt_tokens = len(sequence.prompt_token_ids)
-                take_tokens(prompt_tokens + sequence.max_output_tokens)
+                take_tokens(prompt_tokens + sequence.sampling.max_output_tokens)
                 timer.prompt(prompt_tokens)
                 sequence.request_id = request_id
                 sequence.cache_salt = tenant.salt

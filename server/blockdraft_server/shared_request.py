@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.event_loop import aside
-from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     InferenceRequest,
+    ModelLimits,
     check_length,
     sequence_request,
     with_next_seed,

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from blockdraft_runtime.status import invalid_argument, malformed
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES, constraint_too_large
-from blockdraft_server.field_checks import ModelLimits
-from blockdraft_server.request import prompt_too_long
+from blockdraft_server.request import ModelLimits, prompt_too_long
 
 # `Tokenize` lists no more tokens: encoding the response holds the event loop.
 MAX_LISTED_TOKENS = 256 * 1024

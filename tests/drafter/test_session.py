@@ -20,7 +20,7 @@ from blockdraft_drafter.method import DraftCacheLostError, all_finite
 from blockdraft_drafter.requests import to_array
 from blockdraft_drafter.session import Session, SlotPool
 from blockdraft_models.sampling_options import GREEDY, Sampling
-from blockdraft_protos.v1 import drafter_pb2
+from blockdraft_protos.v1 import drafter_pb2, inference_pb2
 
 
 @pytest.fixture
@@ -118,12 +118,12 @@ def test_how_tokens_will_be_chosen_reaches_the_method() -> None:
     session = Session(method, SlotPool(SPEC.max_sequences))
     parts = [sequence_draft(i, 0, whole_features(1)) for i in (1, 2)]
     parts[0].draft.sampling.CopyFrom(
-        drafter_pb2.DraftSampling(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**64 - 1)
+        inference_pb2.SamplingOptions(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=-1)
     )
-    # The second says nothing, as verifiers did that knew nothing of it.
+    # The second says nothing, as of greedy sequences.
     session.step(draft_request(1, parts))
     assert [row.sampling for row in method.last_rows] == [
-        Sampling(0.5, 7, 0.75, 0.25, 2**64 - 1),
+        Sampling(0.5, 7, 0.75, 0.25, -1),
         GREEDY,
     ]
 

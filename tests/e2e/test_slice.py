@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import grpc
@@ -19,15 +20,15 @@ from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.ports import free_ports
 from tests.verifier.support import decode
 
-from blockdraft_models.sampling_options import Sampling
+from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_models.weights.loading import load_decoder
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_protos.v1.verifier_pb2_grpc import VerifierServiceStub
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 # Each starts processes that compile for a slice.
@@ -152,17 +153,11 @@ def generate(stub: VerifierServiceStub, request: GenerationRequest) -> tuple[lis
     message = pb.SequenceRequest(
         request_id=request.request_id,
         prompt_token_ids=request.prompt,
-        sampling=pb.TokenSampling(
-            temperature=request.sampling.temperature, top_p=1.0, seed=request.sampling.seed
+        sampling=inference_pb2.SamplingOptions(
+            **asdict(request.sampling),
+            **asdict(request.rules),
+            max_output_tokens=request.max_output_tokens,
         ),
-        max_output_tokens=request.max_output_tokens,
-        rules=pb.LogitsRules(
-            repetition_penalty=1.0,
-            frequency_penalty=request.rules.frequency_penalty,
-            logit_bias=request.rules.logit_bias,
-        )
-        if request.rules is not NO_RULES
-        else None,
     )
     tokens: list[int] = []
     drafted = 0

@@ -200,7 +200,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         emitted = list(request.emitted_token_ids)
         new: list[int] = []
         finish = inference_pb2.FINISH_REASON_LENGTH
-        while len(emitted) + len(new) < request.max_output_tokens:
+        while len(emitted) + len(new) < request.sampling.max_output_tokens:
             so_far = [*emitted, *new]
             token = (
                 letter([*request.prompt_token_ids, *so_far])
@@ -208,7 +208,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 else self.script[len(so_far)]
             )
             new.append(token)
-            if token in request.stop_token_ids:
+            if token in request.sampling.stop_token_ids:
                 finish = inference_pb2.FINISH_REASON_STOP
                 break
         size = self.tokens_per_step
@@ -219,13 +219,15 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 step_sizes=[len(chunk)],
                 sources=[inference_pb2.TOKEN_SOURCE_DRAFTER] * (len(chunk) - 1)
                 + [inference_pb2.TOKEN_SOURCE_TARGET],
-                log_probs=self._log_probs(chunk, request),
+                log_probs=_log_probs(chunk, request.sampling.log_probs)
+                if request.sampling.HasField("log_probs")
+                else [],
             )
             for chunk in chunks
         ]
-        if request.HasField("prompt_log_probs") and not emitted:
-            count = request.prompt_log_probs
-            messages[0].prompt_log_probs.extend(_ranked(request.prompt_token_ids[1:], count))
+        if request.sampling.HasField("prompt_log_probs") and not emitted:
+            count = request.sampling.prompt_log_probs
+            messages[0].prompt_log_probs.extend(_log_probs(request.prompt_token_ids[1:], count))
         messages[-1].finish_reason = finish
         usage = messages[-1].usage
         usage.prompt_tokens = len(request.prompt_token_ids)
@@ -236,18 +238,15 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         usage.step_times.verify_time.FromMilliseconds(10)
         return messages
 
-    def _log_probs(
-        self, chunk: Sequence[int], request: verifier_pb2.SequenceRequest
-    ) -> list[verifier_pb2.RankedLogProbs]:
-        return _ranked(chunk, request.log_probs) if request.HasField("log_probs") else []
 
-
-def _ranked(token_ids: Sequence[int], count: int) -> list[verifier_pb2.RankedLogProbs]:
+def _log_probs(token_ids: Sequence[int], count: int) -> list[inference_pb2.TokenLogProbs]:
+    entry = inference_pb2.TokenLogProb
     return [
-        verifier_pb2.RankedLogProbs(
-            chosen_log_prob=-0.5,
-            token_ids=[token + rank for rank in range(count)],
-            log_probs=[-0.5 - rank for rank in range(count)],
+        inference_pb2.TokenLogProbs(
+            chosen=entry(token_id=token, log_prob=-0.5),
+            alternatives=[
+                entry(token_id=token + rank, log_prob=-0.5 - rank) for rank in range(count)
+            ],
         )
         for token in token_ids
     ]

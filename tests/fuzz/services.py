@@ -61,11 +61,16 @@ def verifier_methods() -> tuple[Method, ...]:
         request_id="r",
         prompt_token_ids=[1, 2, 3],
         emitted_token_ids=[4],
-        sampling=verifier_pb2.TokenSampling(temperature=0.7, top_p=0.9, min_p=0.1, seed=3),
-        max_output_tokens=6,
-        stop_token_ids=[9],
-        log_probs=1,
-        max_draft_tokens=2,
+        sampling=inference_pb2.SamplingOptions(
+            temperature=0.7,
+            top_p=0.9,
+            min_p=0.1,
+            seed=3,
+            max_output_tokens=6,
+            stop_token_ids=[9],
+            log_probs=1,
+        ),
+        speculation=inference_pb2.SpeculationOptions(max_draft_tokens=2),
         cache_salt=b"salt",
     )
     first = verifier_pb2.DecodeRequest(sequence_id=1, begin=begin)
@@ -92,7 +97,7 @@ def drafter_methods(
         dtype=drafter_pb2.DATA_TYPE_BFLOAT16,
         data=features.tobytes(),
     )
-    sampling = drafter_pb2.DraftSampling(temperature=0.7, top_p=0.9, min_p=0.1, seed=3)
+    sampling = inference_pb2.SamplingOptions(temperature=0.7, top_p=0.9, min_p=0.1, seed=3)
 
     def step(number: int) -> drafter_pb2.DraftRequest:
         sequences = [
@@ -148,8 +153,7 @@ def known_tokens(channel: grpc.aio.Channel) -> Known:
     stub: Any = VerifierServiceStub(channel)
     begin = verifier_pb2.SequenceRequest(
         prompt_token_ids=[10, 11, 12],
-        max_output_tokens=8,
-        sampling=verifier_pb2.TokenSampling(temperature=1.0, top_p=1.0, seed=1),
+        sampling=inference_pb2.SamplingOptions(temperature=1.0, seed=1, max_output_tokens=8),
     )
     request = verifier_pb2.DecodeRequest(sequence_id=1, begin=begin)
 

@@ -8,9 +8,8 @@ from tests.server.support import EOS, ByteTokenizer, text_request
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
-from blockdraft_server.field_checks import ModelLimits
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
-from blockdraft_server.request import check_request, sequence_request
+from blockdraft_server.request import ModelLimits, check_request, sequence_request
 
 LIMITS = ModelLimits(vocabulary_size=300, max_context_tokens=10)
 
@@ -95,49 +94,42 @@ def test_the_offending_token_of_a_prompt_is_named() -> None:
 def test_unset_options_get_their_defaults() -> None:
     asked = checked(text_request())
     sampling = asked.sampling
-    values = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
-    assert values == (0.0, 0, 1.0, 0.0)
-    assert asked.max_output_tokens == 6
-    assert asked.stop_token_ids == [EOS]
-    assert (asked.prompt_lookup_disabled, asked.recordable) == (False, True)
-    assert not asked.HasField("log_probs")
-    assert checked(text_request(log_probs=0)).HasField("log_probs")
+    assert sampling.max_output_tokens == 6
+    assert sampling.stop_token_ids == [EOS]
+    assert asked.recordable
     assert 0 <= sampling.seed < 2**63
     assert checked(text_request()).sampling.seed != sampling.seed
 
 
 def test_stop_tokens_are_the_models_own_and_the_requests() -> None:
-    assert checked(text_request(stop_token_ids=[7, EOS, 7])).stop_token_ids == [7, EOS]
+    asked = checked(text_request(stop_token_ids=[7, EOS, 7]))
+    assert asked.sampling.stop_token_ids == [7, EOS]
     request = text_request(stop_token_ids=[7], ignore_eos=True)
-    assert checked(request).stop_token_ids == [7]
+    assert checked(request).sampling.stop_token_ids == [7]
 
 
-def test_rules_reach_the_verifier_and_only_if_there_are_any() -> None:
+def test_options_reach_the_verifier_without_texts() -> None:
     neutral: dict[str, Any] = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "min_tokens": 0}
-    assert not checked(text_request(**neutral)).HasField("rules")
-    asked = checked(
-        text_request(
-            presence_penalty=0.5,
-            logit_bias={3: -1.0},
-            allowed_token_ids=[4, 5],
-            bad_words=["ab", " c"],
-            min_tokens=2,
-        )
-    )
-    assert asked.rules == verifier_pb2.LogitsRules(
-        # Unset there is zero, which is no penalty that could be.
-        repetition_penalty=1.0,
+    assert checked(text_request(**neutral)).recordable
+    request = text_request(
         presence_penalty=0.5,
         logit_bias={3: -1.0},
         allowed_token_ids=[4, 5],
-        # A token of this tokenizer is a byte, so that a space before a word is one of its own.
-        bad_words=[
-            verifier_pb2.TokenSequence(token_ids=b"ab"),
-            verifier_pb2.TokenSequence(token_ids=b" c"),
-        ],
         min_tokens=2,
+        max_output_tokens=3,
+        seed=-1,
+        ignore_eos=True,
     )
-    assert not asked.recordable
+    expected = verifier_pb2.SequenceRequest(
+        prompt_token_ids=[1] * 4,
+        sampling=request.sampling,
+        speculation=request.speculation,
+        # A token of this tokenizer is a byte, so that a space before a word is one of its own.
+        bad_words=[inference_pb2.TokenIds(values=b"ab"), inference_pb2.TokenIds(values=b" c")],
+    )
+    request.sampling.bad_words[:] = ["ab", " c"]
+    request.sampling.stop_sequences[:] = ["x"]
+    assert checked(request) == expected
 
 
 def test_a_constraint_reaches_the_verifier_as_a_grammar() -> None:
@@ -164,38 +156,24 @@ class WordTokenizer(ByteTokenizer):
 
 def test_bad_words_are_forbidden_at_the_beginning_and_after_a_space() -> None:
     request = text_request(bad_words=["word"])
-    rules = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode_inner, {}).rules
-    assert [list(word.token_ids) for word in rules.bad_words] == [[6], [107]]
+    asked = sequence_request(request, [1], LIMITS, (), WordTokenizer().encode_inner, {})
+    assert [list(word.values) for word in asked.bad_words] == [[6], [107]]
 
 
-@pytest.mark.parametrize(
-    ("said", "most_drafts", "prompt_lookup", "recorded"),
-    [
-        ({}, None, True, True),
-        ({"max_draft_tokens": 0}, 0, True, True),
-        ({"max_draft_tokens": 5}, 5, True, True),
-        ({"max_draft_tokens": 5, "disabled": True}, 0, True, True),
-        ({"prompt_lookup_disabled": True}, None, False, True),
-        ({"prompt_lookup_disabled": True, "learning_disabled": True}, None, False, False),
-    ],
-)
-def test_what_is_said_of_drafting_reaches_the_verifier(
-    said: dict[str, Any], most_drafts: int | None, prompt_lookup: bool, recorded: bool
-) -> None:
+@pytest.mark.parametrize("learning_disabled", [False, True])
+def test_what_is_said_of_drafting_reaches_the_verifier(learning_disabled: bool) -> None:
     request = text_request()
-    request.speculation.MergeFrom(inference_pb2.SpeculationOptions(**said))
+    request.speculation.max_draft_tokens = 0
+    request.speculation.learning_disabled = learning_disabled
     asked = checked(request)
-    found = asked.max_draft_tokens if asked.HasField("max_draft_tokens") else None
-    assert (found, not asked.prompt_lookup_disabled, asked.recordable) == (
-        most_drafts,
-        prompt_lookup,
-        recorded,
-    )
+    assert asked.speculation == request.speculation
+    assert asked.recordable != learning_disabled
 
 
 def test_an_answer_is_capped_to_what_the_prompt_leaves_room_for() -> None:
-    assert [checked(text_request(max_output_tokens=n)).max_output_tokens for n in (6, 7)] == [6, 6]
-    assert checked(text_request(), prompt=9).max_output_tokens == 1
+    for count in (6, 7):
+        assert checked(text_request(max_output_tokens=count)).sampling.max_output_tokens == 6
+    assert checked(text_request(), prompt=9).sampling.max_output_tokens == 1
     with pytest.raises(ServiceError) as caught:
         checked(text_request(), prompt=10)
     assert (caught.value.code, caught.value.reason) == (

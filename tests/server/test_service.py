@@ -23,7 +23,7 @@ from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.field_checks import ModelLimits
+from blockdraft_server.request import ModelLimits
 
 PROMPT = [1, 2]
 

@@ -9,9 +9,9 @@ import numpy as np
 from tests.verifier.support import CONFIG
 
 from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
-from blockdraft_models.sampling_options import Sampling
-from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
+from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
+from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 VOCAB = CONFIG.vocab_size
 
@@ -29,7 +29,7 @@ class Asked:
     min_tokens: int = 0
     stops: tuple[int, ...] = ()
 
-    def rules(self) -> LogitsRules:
+    def masks(self) -> TokenMasks | None:
         masks = TokenMasks(
             VOCAB,
             allowed=self.allowed,
@@ -37,14 +37,7 @@ class Asked:
             min_tokens=self.min_tokens,
             stop_token_ids=self.stops,
         )
-        needed = self.allowed or self.bad_words or self.min_tokens
-        return LogitsRules(
-            self.repetition,
-            self.frequency,
-            self.presence,
-            dict(self.bias),
-            masks if needed else None,
-        )
+        return masks if self.allowed or self.bad_words or self.min_tokens else None
 
     def forbidden(self, output: Sequence[int]) -> set[int]:
         banned = set(range(VOCAB)) - set(self.allowed) if self.allowed else set()
@@ -111,7 +104,7 @@ def random_case(seed: int) -> tuple[Asked, GenerationRequest]:
     while True:
         asked = random_asked(rng)
         try:
-            rules = asked.rules()
+            masks = asked.masks()
             break
         except ValueError:
             continue  # Nothing was left.
@@ -121,7 +114,8 @@ def random_case(seed: int) -> tuple[Asked, GenerationRequest]:
         # Few different tokens, so that there is something to penalize.
         tuple(rng.choices(range(20), k=rng.randint(1, 30))),
         sampling=sampling,
-        rules=rules,
+        rules=LogitsRules(asked.repetition, asked.frequency, asked.presence, dict(asked.bias)),
+        masks=masks,
         stop_token_ids=frozenset(asked.stops),
         max_output_tokens=rng.randint(1, 16),
     )

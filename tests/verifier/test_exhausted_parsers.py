@@ -11,7 +11,6 @@ from tests.verifier.test_service import Served, collect, refused, served, tokens
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2
-from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.grammars import compilation
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -34,9 +33,9 @@ def expensive(position: int, anchor: int, length: int) -> list[int]:
 
 async def said(verifier: Served, bias: float = -100.0) -> str:
     """Return what is said when the number sign has a bias."""
-    rules = pb.LogitsRules(repetition_penalty=1.0, logit_bias={ord("#"): bias})
+    options = inference_pb2.SamplingOptions(logit_bias={ord("#"): bias})
     request = GenerationRequest("r", PROMPT, max_output_tokens=40)
-    messages = await collect(verifier.stream(request, grammar=GRAMMAR, rules=rules))
+    messages = await collect(verifier.stream(request, grammar=GRAMMAR, sampling=options))
     assert messages[-1].finish_reason == inference_pb2.FINISH_REASON_STOP
     assert messages[-1].usage.output_tokens == len(tokens_of(messages))
     return bytes(token for token in tokens_of(messages) if token != END).decode()
@@ -54,16 +53,8 @@ async def test_nothing_that_others_try_changes_an_output(engine: Engine, tmp_pat
         together = asyncio.gather(*(said(verifier) for _ in range(4)))
         assert await together == ["say ok now"] * 4
         # One that cannot be followed by itself fails, and again no other does.
-        request = verifier.request(GenerationRequest("r", PROMPT, max_output_tokens=40))
-        request.MergeFrom(
-            pb.SequenceRequest(
-                grammar=GRAMMAR,
-                rules=pb.LogitsRules(repetition_penalty=1.0, logit_bias={ord("#"): 100.0}),
-            )
-        )
-        stream = verifier.stream(
-            GenerationRequest("r", PROMPT), grammar=GRAMMAR, rules=request.rules
-        )
+        options = inference_pb2.SamplingOptions(logit_bias={ord("#"): 100.0})
+        stream = verifier.stream(GenerationRequest("r", PROMPT), grammar=GRAMMAR, sampling=options)
         _, reason = (await asyncio.gather(refused(stream), said(verifier)))[0]
         assert reason == "CONSTRAINT_TOO_COMPLEX"
         assert await said(verifier) == "say ok now"

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from blockdraft_models.sampling_options import Sampling
+from blockdraft_models.sampling_options import GREEDY, NO_RULES, LogitsRules, Sampling
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
 from blockdraft_runtime.status import ServiceError
@@ -24,25 +24,17 @@ from blockdraft_verifier.scheduling.sequence import (
 VOCAB, MAX_CONTEXT = 10, 8
 
 
+OPTIONS = set(inference_pb2.SamplingOptions.DESCRIPTOR.fields_by_name) - {"bad_words"}
+DRAFTING = inference_pb2.SpeculationOptions
+WORD = inference_pb2.TokenIds(values=[VOCAB - 1])
+
+
 def message(**changes: Any) -> pb.SequenceRequest:
-    fields: dict[str, Any] = {
-        "request_id": "r",
-        "prompt_token_ids": [1, 2, 3],
-        "max_output_tokens": 5,
-        "sampling": sampling(),
-    }
-    return pb.SequenceRequest(**{**fields, **changes})
-
-
-def sampling(**changes: Any) -> pb.TokenSampling:
-    return pb.TokenSampling(**{"top_p": 1.0, **changes})
-
-
-def rules(**changes: Any) -> pb.LogitsRules:
-    return pb.LogitsRules(**{"repetition_penalty": 1.0, **changes})
-
-
-WORD = pb.TokenSequence(token_ids=[VOCAB - 1])
+    """Return a request with these fields, or with sampling options of these names."""
+    options = {name: changes.pop(name) for name in OPTIONS & set(changes)}
+    sampling = inference_pb2.SamplingOptions(**{"max_output_tokens": 5, **options})
+    fields: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1, 2, 3], **changes}
+    return pb.SequenceRequest(sampling=sampling, **fields)
 
 
 def parse(**changes: Any) -> GenerationRequest:
@@ -52,11 +44,16 @@ def parse(**changes: Any) -> GenerationRequest:
 def test_everything_is_taken_over() -> None:
     request = parse(
         emitted_token_ids=[4, 5],
-        sampling=sampling(temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, seed=-(2**63)),
+        temperature=0.5,
+        top_k=3,
+        top_p=0.25,
+        min_p=0.125,
+        seed=-(2**63),
+        presence_penalty=-2.0,
+        logit_bias={7: 1.5},
         stop_token_ids=[7, 8, 7],
         log_probs=2,
-        max_draft_tokens=4,
-        prompt_lookup_disabled=True,
+        speculation=DRAFTING(max_draft_tokens=4, prompt_lookup_disabled=True),
         background=True,
     )
     assert request == GenerationRequest(
@@ -64,6 +61,7 @@ def test_everything_is_taken_over() -> None:
         prompt=(1, 2, 3),
         emitted=(4, 5),
         sampling=Sampling(0.5, 3, 0.25, 0.125, -(2**63)),
+        rules=LogitsRules(presence_penalty=-2.0, logit_bias={7: 1.5}),
         max_output_tokens=5,
         stop_token_ids=frozenset({7, 8}),
         log_probs=2,
@@ -74,10 +72,12 @@ def test_everything_is_taken_over() -> None:
 
 
 def test_absent_is_not_zero() -> None:
-    absent, zero = parse(), parse(log_probs=0, max_draft_tokens=0)
+    absent, zero = parse(), parse(log_probs=0, speculation=DRAFTING(max_draft_tokens=0))
     assert (absent.log_probs, absent.max_draft_tokens) == (None, None)
     assert (zero.log_probs, zero.max_draft_tokens) == (0, 0)
+    assert (absent.sampling, absent.rules, absent.masks) == (GREEDY, NO_RULES, None)
     assert absent.prompt_lookup
+    assert parse(speculation=DRAFTING(disabled=True, max_draft_tokens=4)).max_draft_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -93,16 +93,16 @@ def test_absent_is_not_zero() -> None:
         {"max_output_tokens": 2**31 - 1},
         {"log_probs": 20},
         {"prompt_log_probs": 20},
-        {"max_draft_tokens": 2**31 - 1},
-        {"sampling": sampling(temperature=1e-45)},
-        {"sampling": sampling(temperature=3e38)},
-        {"sampling": sampling(top_k=2**31 - 1)},
-        {"sampling": sampling(top_p=1e-45)},
-        {"sampling": sampling(min_p=1.0)},
-        {"sampling": sampling(seed=2**63 - 1)},
-        {"rules": rules(repetition_penalty=1e-45, logit_bias={0: 3e38, VOCAB - 1: -3e38})},
-        {"rules": rules(allowed_token_ids=[7], min_tokens=0), "stop_token_ids": [7]},
-        {"rules": rules(bad_words=[WORD] * 128, min_tokens=2**31 - 1)},
+        {"speculation": DRAFTING(max_draft_tokens=2**31 - 1)},
+        {"temperature": 1e-45},
+        {"temperature": 3e38},
+        {"top_k": 2**31 - 1},
+        {"top_p": 1e-45},
+        {"min_p": 1.0},
+        {"seed": 2**63 - 1},
+        {"repetition_penalty": 1e-45, "logit_bias": {0: 100, VOCAB - 1: -100}},
+        {"allowed_token_ids": [7], "min_tokens": 0, "stop_token_ids": [7]},
+        {"bad_words": [WORD] * 128, "min_tokens": 2**31 - 1},
     ],
 )
 def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
@@ -117,41 +117,28 @@ def test_the_inner_side_of_every_limit(changes: dict[str, Any]) -> None:
         ("prompt_token_ids[0]", {"prompt_token_ids": [-1, VOCAB]}),
         ("emitted_token_ids[0]", {"emitted_token_ids": [VOCAB]}),
         ("emitted_token_ids[1]", {"emitted_token_ids": [1, -1]}),
-        ("stop_token_ids[0]", {"stop_token_ids": [VOCAB]}),
-        ("stop_token_ids[2]", {"stop_token_ids": [1, 2, -1]}),
-        ("rules.repetition_penalty", {"rules": rules(repetition_penalty=0.0)}),
-        ("rules.repetition_penalty", {"rules": rules(repetition_penalty=math.inf)}),
-        ("rules", {"rules": rules(frequency_penalty=math.nan)}),
-        ("rules", {"rules": rules(presence_penalty=math.inf)}),
-        ("rules", {"rules": rules(logit_bias={1: math.inf})}),
-        ("rules.logit_bias[0]", {"rules": rules(logit_bias={VOCAB: 1.0})}),
-        ("rules.allowed_token_ids[1]", {"rules": rules(allowed_token_ids=[1, VOCAB])}),
-        ("rules.bad_words", {"rules": rules(bad_words=[pb.TokenSequence()])}),
-        ("rules.bad_words", {"rules": rules(bad_words=[WORD] * 129)}),
-        ("rules.bad_words[1]", {"rules": rules(bad_words=[pb.TokenSequence(token_ids=[1, -1])])}),
-        ("rules.min_tokens", {"rules": rules(min_tokens=-1)}),
+        ("sampling.stop_token_ids[0]", {"stop_token_ids": [VOCAB]}),
+        ("sampling.stop_token_ids[2]", {"stop_token_ids": [1, 2, -1]}),
+        ("sampling.repetition_penalty", {"repetition_penalty": 0.0}),
+        ("sampling.frequency_penalty", {"frequency_penalty": math.nan}),
+        ("sampling.logit_bias[1]", {"logit_bias": {1: math.inf}}),
+        ("sampling.logit_bias[10]", {"logit_bias": {VOCAB: 1.0}}),
+        ("sampling.allowed_token_ids[1]", {"allowed_token_ids": [1, VOCAB]}),
+        ("bad_words[0]", {"bad_words": [inference_pb2.TokenIds()]}),
+        ("bad_words", {"bad_words": [WORD] * 129}),
+        ("bad_words[0].values[1]", {"bad_words": [inference_pb2.TokenIds(values=[1, -1])]}),
+        ("sampling.min_tokens", {"min_tokens": -1}),
         (
             "sampling.allowed_token_ids",
-            {"rules": rules(allowed_token_ids=[7], min_tokens=1), "stop_token_ids": [7]},
+            {"allowed_token_ids": [7], "min_tokens": 1, "stop_token_ids": [7]},
         ),
-        ("max_output_tokens", {"max_output_tokens": 0}),
-        ("max_output_tokens", {"max_output_tokens": -1}),
-        ("max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),
-        ("log_probs", {"log_probs": 21}),
-        ("prompt_log_probs", {"prompt_log_probs": 21}),
-        ("prompt_log_probs", {"prompt_log_probs": -1}),
-        ("log_probs", {"log_probs": -1}),
-        ("max_draft_tokens", {"max_draft_tokens": -1}),
-        ("sampling.temperature", {"sampling": sampling(temperature=-1e-6)}),
-        ("sampling.temperature", {"sampling": sampling(temperature=math.inf)}),
-        ("sampling.temperature", {"sampling": sampling(temperature=math.nan)}),
-        ("sampling.top_k", {"sampling": sampling(top_k=-1)}),
-        ("sampling.top_p", {"sampling": sampling(top_p=0.0)}),
-        ("sampling.top_p", {"sampling": sampling(top_p=1.0001)}),
-        ("sampling.top_p", {"sampling": sampling(top_p=math.nan)}),
-        ("sampling.min_p", {"sampling": sampling(min_p=-1e-6)}),
-        ("sampling.min_p", {"sampling": sampling(min_p=1.0001)}),
-        ("sampling.min_p", {"sampling": sampling(min_p=math.nan)}),
+        ("sampling.max_output_tokens", {"max_output_tokens": 0}),
+        ("sampling.max_output_tokens", {"max_output_tokens": -1}),
+        ("sampling.max_output_tokens", {"max_output_tokens": 2, "emitted_token_ids": [1, 1]}),
+        ("sampling.log_probs", {"log_probs": 21}),
+        ("sampling.prompt_log_probs", {"prompt_log_probs": -1}),
+        ("speculation.max_draft_tokens", {"speculation": DRAFTING(max_draft_tokens=-1)}),
+        ("sampling.top_p", {"top_p": math.nan}),
     ],
 )
 def test_the_outer_side_names_the_field(field: str, changes: dict[str, Any]) -> None:
@@ -258,9 +245,11 @@ def test_messages(reason: FinishReason | None, sent: inference_pb2.FinishReason.
         inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
         inference_pb2.TOKEN_SOURCE_TARGET,
     ]
-    assert [list(entry.token_ids) for entry in response.log_probs] == [[3, 1]] * 2
-    assert [list(entry.log_probs) for entry in response.log_probs] == [[-0.25, -0.5]] * 2
-    assert [entry.chosen_log_prob for entry in response.log_probs] == [-0.5] * 2
+    chosen = [(entry.chosen.token_id, entry.chosen.log_prob) for entry in response.log_probs]
+    assert chosen == [(6, -0.5), (7, -0.5)]
+    rivals = [(3, -0.25), (1, -0.5)]
+    for entry in response.log_probs:
+        assert [(rival.token_id, rival.log_prob) for rival in entry.alternatives] == rivals
     assert response.finish_reason == sent
     # Usage comes with the last message only.
     assert response.HasField("usage") == (reason is not None)

@@ -5,7 +5,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +125,11 @@ class Served:
     @staticmethod
     def request(request: GenerationRequest, **changes: Any) -> pb.SequenceRequest:
         """Return the message that asks for it."""
-        sampling = request.sampling
         message = pb.SequenceRequest(
             request_id=request.request_id,
             prompt_token_ids=request.prompt,
-            max_output_tokens=request.max_output_tokens,
-            sampling=pb.TokenSampling(
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
-                seed=sampling.seed,
+            sampling=inference_pb2.SamplingOptions(
+                **asdict(request.sampling), max_output_tokens=request.max_output_tokens
             ),
         )
         message.MergeFrom(pb.SequenceRequest(**changes))
@@ -207,7 +201,8 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
     async with served(engine, tmp_path / "s") as verifier:
         verifier.open()
         for pair in (requests[:2], requests[2:]):
-            streams = [verifier.stream(request, log_probs=2) for request in pair]
+            options = inference_pb2.SamplingOptions(log_probs=2)
+            streams = [verifier.stream(request, sampling=options) for request in pair]
             for request, messages in zip(
                 pair, await asyncio.gather(*map(collect, streams)), strict=True
             ):
@@ -222,7 +217,7 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
                 assert messages[-1].usage.output_tokens == len(outcome.tokens)
                 for message in messages:
                     assert len(message.log_probs) == len(message.token_ids)
-                    assert all(len(entry.token_ids) == 2 for entry in message.log_probs)
+                    assert all(len(entry.alternatives) == 2 for entry in message.log_probs)
         resumed = verifier.stream(requests[0], emitted_token_ids=expected[0].tokens[:1])
         if requests[0].max_output_tokens > 1:
             assert tokens_of(await collect(resumed)) == expected[0].tokens[1:]

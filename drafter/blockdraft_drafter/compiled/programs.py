@@ -31,6 +31,7 @@ from blockdraft_models.decoder.sampling import (
     filter_logits,
     first_greatest,
     gumbel_noise,
+    pack_sampling,
 )
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.executables import next_power_of_two
@@ -188,8 +189,7 @@ def _blocks(count: int) -> PackedBlocks:
     # Shapes where the arrays themselves are declared.
     numbers: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     shares: Any = jax.ShapeDtypeStruct((count,), jnp.float32)
-    seeds: Any = jax.ShapeDtypeStruct((count, 2), jnp.uint32)
-    sampling = SamplingArrays(shares, numbers, shares, shares, seeds)
+    sampling = jax.tree.map(jax.typeof, pack_sampling((), count))
     choices = jax.ShapeDtypeStruct((count, KEPT_CHOICES), jnp.int32)
     recycled = PackedRecycled(choices, choices, choices)
     return PackedBlocks(numbers, numbers, numbers, numbers, shares, sampling, recycled)

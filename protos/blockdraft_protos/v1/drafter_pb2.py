@@ -22,52 +22,51 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from blockdraft_protos.v1 import inference_pb2 as blockdraft__protos_dot_v1_dot_inference__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"blockdraft_protos/v1/drafter.proto\x12\rblockdraft.v1\x1a\x1egoogle/protobuf/duration.proto\";\n\x1d\x44rafterServiceDescribeRequest\x12\x1a\n\x12target_fingerprint\x18\x01 \x01(\t\"\xc3\x03\n\x1e\x44rafterServiceDescribeResponse\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x05\x12\x18\n\x10target_layer_ids\x18\x03 \x03(\x05\x12\x15\n\rfeature_width\x18\x04 \x01(\x05\x12.\n\rfeature_dtype\x18\x05 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x15\n\rmax_sequences\x18\x06 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x18\n\x10max_feature_rows\x18\x08 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12\x0f\n\x07trained\x18\n \x01(\x08\x12\x14\n\x0cstep_seconds\x18\x0b \x03(\x01\x12\x34\n\nprojection\x18\x0c \x01(\x0b\x32 .blockdraft.v1.FeatureProjection\x12\x0e\n\x06learns\x18\r \x01(\x08\x12.\n\x07version\x18\x0e \x01(\x0b\x32\x1d.blockdraft.v1.DrafterVersion\x12\x1d\n\x15shortest_step_seconds\x18\x0f \x03(\x01\"\xe3\x01\n\x11\x46\x65\x61tureProjection\x12\x13\n\x0binput_width\x18\x01 \x01(\x05\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x19\n\x0cnorm_epsilon\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x1f\n\x12input_norm_epsilon\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10input_norm_joint\x18\x06 \x01(\x08\x42\x0f\n\r_norm_epsilonB\x15\n\x13_input_norm_epsilon\"-\n\x16\x46\x65tchProjectionRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\"\'\n\x17\x46\x65tchProjectionResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x98\x01\n\x0c\x44raftRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12/\n\tsequences\x18\x02 \x03(\x0b\x32\x1c.blockdraft.v1.SequenceDraft\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\x03\x12\'\n\x08\x66\x65\x61tures\x18\x04 \x01(\x0b\x32\x15.blockdraft.v1.Tensor\"\xcd\x02\n\rSequenceDraft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x15\n\rcontext_start\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65\x61ture_rows\x18\x03 \x01(\x05\x12\x17\n\x0f\x61nchor_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x64raft_length\x18\x05 \x01(\x05\x12\x11\n\ttoken_ids\x18\x06 \x03(\x05\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.blockdraft.v1.DraftSampling\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12,\n\x06sample\x18\t \x01(\x0b\x32\x1c.blockdraft.v1.SampleOptions\x12\x14\n\x0cleast_chance\x18\n \x01(\x02\x12\x30\n\x08recycled\x18\x0b \x01(\x0b\x32\x1e.blockdraft.v1.RecycledChoices\"P\n\x0fRecycledChoices\x12\x11\n\tpositions\x18\x01 \x03(\x05\x12\x17\n\x0f\x61\x66ter_token_ids\x18\x02 \x03(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\">\n\rSampleOptions\x12\x18\n\x10\x63ompletion_start\x18\x01 \x01(\x05\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\"_\n\rDraftSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x04\"\xdb\x01\n\rDraftResponse\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12$\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x14.blockdraft.v1.Draft\x12\x35\n\x0fsequence_errors\x18\x03 \x03(\x0b\x32\x1c.blockdraft.v1.SequenceError\x12,\n\x07timings\x18\x04 \x01(\x0b\x32\x1b.blockdraft.v1.DraftTimings\x12.\n\x07version\x18\x05 \x01(\x0b\x32\x1d.blockdraft.v1.DrafterVersion\"F\n\x0e\x44rafterVersion\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07trained\x18\x03 \x01(\x08\"Z\n\x05\x44raft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05J\x04\x08\x04\x10\x05R\x0blog_chances\"\x85\x01\n\rSequenceError\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12.\n\x04\x63ode\x18\x02 \x01(\x0e\x32 .blockdraft.v1.SequenceErrorCode\x12\x1e\n\x16\x65xpected_context_start\x18\x03 \x01(\x05\x12\x0f\n\x07message\x18\x04 \x01(\t\"n\n\x0c\x44raftTimings\x12-\n\ntotal_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x63ompute_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"t\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x0e\n\x04\x64\x61ta\x18\x03 \x01(\x0cH\x00\x12\x17\n\rshared_offset\x18\x04 \x01(\x03H\x00\x42\n\n\x08\x65lements*T\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02*\xb4\x01\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n$SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH\x10\x01\x12)\n%SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED\x10\x02\x12%\n!SEQUENCE_ERROR_CODE_INVALID_INPUT\x10\x03\x32\xa5\x02\n\x0e\x44rafterService\x12g\n\x08\x44\x65scribe\x12,.blockdraft.v1.DrafterServiceDescribeRequest\x1a-.blockdraft.v1.DrafterServiceDescribeResponse\x12\x62\n\x0f\x46\x65tchProjection\x12%.blockdraft.v1.FetchProjectionRequest\x1a&.blockdraft.v1.FetchProjectionResponse0\x01\x12\x46\n\x05\x44raft\x12\x1b.blockdraft.v1.DraftRequest\x1a\x1c.blockdraft.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"blockdraft_protos/v1/drafter.proto\x12\rblockdraft.v1\x1a$blockdraft_protos/v1/inference.proto\x1a\x1egoogle/protobuf/duration.proto\";\n\x1d\x44rafterServiceDescribeRequest\x12\x1a\n\x12target_fingerprint\x18\x01 \x01(\t\"\xc3\x03\n\x1e\x44rafterServiceDescribeResponse\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\nblock_size\x18\x02 \x01(\x05\x12\x18\n\x10target_layer_ids\x18\x03 \x03(\x05\x12\x15\n\rfeature_width\x18\x04 \x01(\x05\x12.\n\rfeature_dtype\x18\x05 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x15\n\rmax_sequences\x18\x06 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x18\n\x10max_feature_rows\x18\x08 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\t \x01(\t\x12\x0f\n\x07trained\x18\n \x01(\x08\x12\x14\n\x0cstep_seconds\x18\x0b \x03(\x01\x12\x34\n\nprojection\x18\x0c \x01(\x0b\x32 .blockdraft.v1.FeatureProjection\x12\x0e\n\x06learns\x18\r \x01(\x08\x12.\n\x07version\x18\x0e \x01(\x0b\x32\x1d.blockdraft.v1.DrafterVersion\x12\x1d\n\x15shortest_step_seconds\x18\x0f \x03(\x01\"\xe3\x01\n\x11\x46\x65\x61tureProjection\x12\x13\n\x0binput_width\x18\x01 \x01(\x05\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x19\n\x0cnorm_epsilon\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x1f\n\x12input_norm_epsilon\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x10input_norm_joint\x18\x06 \x01(\x08\x42\x0f\n\r_norm_epsilonB\x15\n\x13_input_norm_epsilon\"-\n\x16\x46\x65tchProjectionRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\"\'\n\x17\x46\x65tchProjectionResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x98\x01\n\x0c\x44raftRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12/\n\tsequences\x18\x02 \x03(\x0b\x32\x1c.blockdraft.v1.SequenceDraft\x12\x1d\n\x15released_sequence_ids\x18\x03 \x03(\x03\x12\'\n\x08\x66\x65\x61tures\x18\x04 \x01(\x0b\x32\x15.blockdraft.v1.Tensor\"\xcf\x02\n\rSequenceDraft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x15\n\rcontext_start\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65\x61ture_rows\x18\x03 \x01(\x05\x12\x17\n\x0f\x61nchor_token_id\x18\x04 \x01(\x05\x12\x14\n\x0c\x64raft_length\x18\x05 \x01(\x05\x12\x11\n\ttoken_ids\x18\x06 \x03(\x05\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12,\n\x06sample\x18\t \x01(\x0b\x32\x1c.blockdraft.v1.SampleOptions\x12\x14\n\x0cleast_chance\x18\n \x01(\x02\x12\x30\n\x08recycled\x18\x0b \x01(\x0b\x32\x1e.blockdraft.v1.RecycledChoices\"P\n\x0fRecycledChoices\x12\x11\n\tpositions\x18\x01 \x03(\x05\x12\x17\n\x0f\x61\x66ter_token_ids\x18\x02 \x03(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\">\n\rSampleOptions\x12\x18\n\x10\x63ompletion_start\x18\x01 \x01(\x05\x12\x13\n\x0btemperature\x18\x02 \x01(\x02\"\xdb\x01\n\rDraftResponse\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12$\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x14.blockdraft.v1.Draft\x12\x35\n\x0fsequence_errors\x18\x03 \x03(\x0b\x32\x1c.blockdraft.v1.SequenceError\x12,\n\x07timings\x18\x04 \x01(\x0b\x32\x1b.blockdraft.v1.DraftTimings\x12.\n\x07version\x18\x05 \x01(\x0b\x32\x1d.blockdraft.v1.DrafterVersion\"F\n\x0e\x44rafterVersion\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07trained\x18\x03 \x01(\x08\"Z\n\x05\x44raft\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x16\n\x0e\x63ontext_length\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05J\x04\x08\x04\x10\x05R\x0blog_chances\"\x85\x01\n\rSequenceError\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12.\n\x04\x63ode\x18\x02 \x01(\x0e\x32 .blockdraft.v1.SequenceErrorCode\x12\x1e\n\x16\x65xpected_context_start\x18\x03 \x01(\x05\x12\x0f\n\x07message\x18\x04 \x01(\t\"n\n\x0c\x44raftTimings\x12-\n\ntotal_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0c\x63ompute_time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"t\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.blockdraft.v1.DataType\x12\x0e\n\x04\x64\x61ta\x18\x03 \x01(\x0cH\x00\x12\x17\n\rshared_offset\x18\x04 \x01(\x03H\x00\x42\n\n\x08\x65lements*T\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x02*\xb4\x01\n\x11SequenceErrorCode\x12#\n\x1fSEQUENCE_ERROR_CODE_UNSPECIFIED\x10\x00\x12(\n$SEQUENCE_ERROR_CODE_CONTEXT_MISMATCH\x10\x01\x12)\n%SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED\x10\x02\x12%\n!SEQUENCE_ERROR_CODE_INVALID_INPUT\x10\x03\x32\xa5\x02\n\x0e\x44rafterService\x12g\n\x08\x44\x65scribe\x12,.blockdraft.v1.DrafterServiceDescribeRequest\x1a-.blockdraft.v1.DrafterServiceDescribeResponse\x12\x62\n\x0f\x46\x65tchProjection\x12%.blockdraft.v1.FetchProjectionRequest\x1a&.blockdraft.v1.FetchProjectionResponse0\x01\x12\x46\n\x05\x44raft\x12\x1b.blockdraft.v1.DraftRequest\x1a\x1c.blockdraft.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'blockdraft_protos.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=2404
-  _globals['_DATATYPE']._serialized_end=2488
-  _globals['_SEQUENCEERRORCODE']._serialized_start=2491
-  _globals['_SEQUENCEERRORCODE']._serialized_end=2671
-  _globals['_DRAFTERSERVICEDESCRIBEREQUEST']._serialized_start=85
-  _globals['_DRAFTERSERVICEDESCRIBEREQUEST']._serialized_end=144
-  _globals['_DRAFTERSERVICEDESCRIBERESPONSE']._serialized_start=147
-  _globals['_DRAFTERSERVICEDESCRIBERESPONSE']._serialized_end=598
-  _globals['_FEATUREPROJECTION']._serialized_start=601
-  _globals['_FEATUREPROJECTION']._serialized_end=828
-  _globals['_FETCHPROJECTIONREQUEST']._serialized_start=830
-  _globals['_FETCHPROJECTIONREQUEST']._serialized_end=875
-  _globals['_FETCHPROJECTIONRESPONSE']._serialized_start=877
-  _globals['_FETCHPROJECTIONRESPONSE']._serialized_end=916
-  _globals['_DRAFTREQUEST']._serialized_start=919
-  _globals['_DRAFTREQUEST']._serialized_end=1071
-  _globals['_SEQUENCEDRAFT']._serialized_start=1074
-  _globals['_SEQUENCEDRAFT']._serialized_end=1407
-  _globals['_RECYCLEDCHOICES']._serialized_start=1409
-  _globals['_RECYCLEDCHOICES']._serialized_end=1489
-  _globals['_SAMPLEOPTIONS']._serialized_start=1491
-  _globals['_SAMPLEOPTIONS']._serialized_end=1553
-  _globals['_DRAFTSAMPLING']._serialized_start=1555
-  _globals['_DRAFTSAMPLING']._serialized_end=1650
-  _globals['_DRAFTRESPONSE']._serialized_start=1653
-  _globals['_DRAFTRESPONSE']._serialized_end=1872
-  _globals['_DRAFTERVERSION']._serialized_start=1874
-  _globals['_DRAFTERVERSION']._serialized_end=1944
-  _globals['_DRAFT']._serialized_start=1946
-  _globals['_DRAFT']._serialized_end=2036
-  _globals['_SEQUENCEERROR']._serialized_start=2039
-  _globals['_SEQUENCEERROR']._serialized_end=2172
-  _globals['_DRAFTTIMINGS']._serialized_start=2174
-  _globals['_DRAFTTIMINGS']._serialized_end=2284
-  _globals['_TENSOR']._serialized_start=2286
-  _globals['_TENSOR']._serialized_end=2402
-  _globals['_DRAFTERSERVICE']._serialized_start=2674
-  _globals['_DRAFTERSERVICE']._serialized_end=2967
+  _globals['_DATATYPE']._serialized_start=2347
+  _globals['_DATATYPE']._serialized_end=2431
+  _globals['_SEQUENCEERRORCODE']._serialized_start=2434
+  _globals['_SEQUENCEERRORCODE']._serialized_end=2614
+  _globals['_DRAFTERSERVICEDESCRIBEREQUEST']._serialized_start=123
+  _globals['_DRAFTERSERVICEDESCRIBEREQUEST']._serialized_end=182
+  _globals['_DRAFTERSERVICEDESCRIBERESPONSE']._serialized_start=185
+  _globals['_DRAFTERSERVICEDESCRIBERESPONSE']._serialized_end=636
+  _globals['_FEATUREPROJECTION']._serialized_start=639
+  _globals['_FEATUREPROJECTION']._serialized_end=866
+  _globals['_FETCHPROJECTIONREQUEST']._serialized_start=868
+  _globals['_FETCHPROJECTIONREQUEST']._serialized_end=913
+  _globals['_FETCHPROJECTIONRESPONSE']._serialized_start=915
+  _globals['_FETCHPROJECTIONRESPONSE']._serialized_end=954
+  _globals['_DRAFTREQUEST']._serialized_start=957
+  _globals['_DRAFTREQUEST']._serialized_end=1109
+  _globals['_SEQUENCEDRAFT']._serialized_start=1112
+  _globals['_SEQUENCEDRAFT']._serialized_end=1447
+  _globals['_RECYCLEDCHOICES']._serialized_start=1449
+  _globals['_RECYCLEDCHOICES']._serialized_end=1529
+  _globals['_SAMPLEOPTIONS']._serialized_start=1531
+  _globals['_SAMPLEOPTIONS']._serialized_end=1593
+  _globals['_DRAFTRESPONSE']._serialized_start=1596
+  _globals['_DRAFTRESPONSE']._serialized_end=1815
+  _globals['_DRAFTERVERSION']._serialized_start=1817
+  _globals['_DRAFTERVERSION']._serialized_end=1887
+  _globals['_DRAFT']._serialized_start=1889
+  _globals['_DRAFT']._serialized_end=1979
+  _globals['_SEQUENCEERROR']._serialized_start=1982
+  _globals['_SEQUENCEERROR']._serialized_end=2115
+  _globals['_DRAFTTIMINGS']._serialized_start=2117
+  _globals['_DRAFTTIMINGS']._serialized_end=2227
+  _globals['_TENSOR']._serialized_start=2229
+  _globals['_TENSOR']._serialized_end=2345
+  _globals['_DRAFTERSERVICE']._serialized_start=2617
+  _globals['_DRAFTERSERVICE']._serialized_end=2910
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 isort:skip_file
 Verifier to drafter: features down, drafts up. Internal."""
 
+from blockdraft_protos.v1 import inference_pb2 as _inference_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -379,9 +380,10 @@ class SequenceDraft(_message.Message):
         """
 
     @_builtins.property
-    def sampling(self) -> Global___DraftSampling:
-        """How the target will choose the tokens to draft; absent if it takes the likeliest, and from
-        verifiers that do not say. A drafter may ignore it: only how much is accepted depends on it.
+    def sampling(self) -> _inference_pb2.SamplingOptions:
+        """What a drafter needs for shared Gumbel noise, temperature, filters and seed; absent if the target
+        takes the likeliest token. The k-th drafted token, from 1, is at position context_start +
+        feature_rows + k. A drafter may ignore it: only how much is accepted depends on it.
         """
 
     @_builtins.property
@@ -405,7 +407,7 @@ class SequenceDraft(_message.Message):
         anchor_token_id: _builtins.int = ...,
         draft_length: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        sampling: Global___DraftSampling | None = ...,
+        sampling: _inference_pb2.SamplingOptions | None = ...,
         request_id: _builtins.str = ...,
         sample: Global___SampleOptions | None = ...,
         least_chance: _builtins.float = ...,
@@ -484,46 +486,6 @@ class SampleOptions(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SampleOptions: _TypeAlias = SampleOptions  # noqa: Y015
-
-@_typing.final
-class DraftSampling(_message.Message):
-    """Says how the target samples a sequence: what a drafter needs for shared Gumbel noise. The k-th
-    drafted token, from 1, is at position context_start + feature_rows + k.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TEMPERATURE_FIELD_NUMBER: _builtins.int
-    TOP_K_FIELD_NUMBER: _builtins.int
-    TOP_P_FIELD_NUMBER: _builtins.int
-    MIN_P_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    temperature: _builtins.float
-    """Randomness; 0 picks the likeliest token. Finite and >= 0."""
-    top_k: _builtins.int
-    """Keeps the k likeliest tokens; 0 keeps all."""
-    top_p: _builtins.float
-    """Keeps the smallest set of likeliest tokens with at least this probability; in (0, 1]."""
-    min_p: _builtins.float
-    """Drops tokens less likely than this share of the likeliest; in [0, 1]."""
-    seed: _builtins.int
-    """Seed of the Gumbel noise; that of a request as an unsigned number of the same bits."""
-    def __init__(
-        self,
-        *,
-        temperature: _builtins.float = ...,
-        top_k: _builtins.int = ...,
-        top_p: _builtins.float = ...,
-        min_p: _builtins.float = ...,
-        seed: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DraftSampling: _TypeAlias = DraftSampling  # noqa: Y015
 
 @_typing.final
 class DraftResponse(_message.Message):

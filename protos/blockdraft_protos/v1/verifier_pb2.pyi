@@ -66,28 +66,15 @@ class SequenceRequest(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EMITTED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
-    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
-    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOG_PROBS_FIELD_NUMBER: _builtins.int
-    MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
-    PROMPT_LOOKUP_DISABLED_FIELD_NUMBER: _builtins.int
+    SPECULATION_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
     RECORDABLE_FIELD_NUMBER: _builtins.int
-    RULES_FIELD_NUMBER: _builtins.int
-    PROMPT_LOG_PROBS_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
-    max_output_tokens: _builtins.int
-    """Most tokens to generate, emitted_token_ids included; >= 1."""
-    log_probs: _builtins.int
-    """Number of alternatives to report for each token, 0 to 20; unset means no log probabilities."""
-    max_draft_tokens: _builtins.int
-    """Most tokens to draft per step; 0 decodes plainly; unset means as many as the verifier takes."""
-    prompt_lookup_disabled: _builtins.bool
-    """Drafts nothing by prompt lookup."""
     replay: _builtins.bool
     """Whether an earlier attempt at this request broke off. The queue keeps capacity for such
     sequences, whose completions have begun.
@@ -102,10 +89,6 @@ class SequenceRequest(_message.Message):
     """Whether the sequence may become a training sample of a drafter that learns: neither the caller
     nor the settings of its tenant exclude it. A server that does not know of this never sets it.
     """
-    prompt_log_probs: _builtins.int
-    """Number of alternatives to report for each token of the prompt, 0 to 20; unset means no log
-    probabilities of the prompt. Ignored once there are emitted tokens, before which they are told.
-    """
     grammar: _builtins.str
     """Grammar of the output, emitted_token_ids included, in the JSON format of llguidance; empty for none."""
     @_builtins.property
@@ -119,16 +102,25 @@ class SequenceRequest(_message.Message):
         """
 
     @_builtins.property
-    def sampling(self) -> Global___TokenSampling:
-        """How tokens are chosen."""
+    def sampling(self) -> _inference_pb2.SamplingOptions:
+        """How tokens are chosen and when to stop: the caller's options without their texts. Seed and
+        max_output_tokens, which counts emitted_token_ids too, are set, and stop_token_ids hold the
+        end-of-text tokens that end generation. prompt_log_probs is ignored once there are emitted
+        tokens, before which they are told.
+
+        The choice at a position is the argmax over the vocabulary of
+        filtered(logits / temperature) + gumbel(seed, position), so it depends on the seed and the
+        absolute position only. Before that, logits are changed as a function of the tokens before the
+        position: first biases, then tokens that are forbidden, then penalties.
+        """
 
     @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Token ids that end generation, end-of-text included; the ending token is delivered."""
+    def speculation(self) -> _inference_pb2.SpeculationOptions:
+        """Whether and how far to draft ahead; learning_disabled is ignored."""
 
     @_builtins.property
-    def rules(self) -> Global___LogitsRules:
-        """What changes the target's logits before a token is chosen; unset means nothing."""
+    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenIds]:
+        """Tokens that must not follow each other in the output. At most 128, none empty."""
 
     def __init__(
         self,
@@ -136,138 +128,22 @@ class SequenceRequest(_message.Message):
         request_id: _builtins.str = ...,
         prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         emitted_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        sampling: Global___TokenSampling | None = ...,
-        max_output_tokens: _builtins.int = ...,
-        stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        log_probs: _builtins.int | None = ...,
-        max_draft_tokens: _builtins.int | None = ...,
-        prompt_lookup_disabled: _builtins.bool = ...,
+        sampling: _inference_pb2.SamplingOptions | None = ...,
+        speculation: _inference_pb2.SpeculationOptions | None = ...,
+        bad_words: _abc.Iterable[_inference_pb2.TokenIds] | None = ...,
         replay: _builtins.bool = ...,
         cache_salt: _builtins.bytes = ...,
         background: _builtins.bool = ...,
         recordable: _builtins.bool = ...,
-        rules: Global___LogitsRules | None = ...,
-        prompt_log_probs: _builtins.int | None = ...,
         grammar: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "prompt_log_probs", b"prompt_log_probs", "rules", b"rules", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs", "_max_draft_tokens", b"_max_draft_tokens", "_prompt_log_probs", b"_prompt_log_probs", "background", b"background", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "grammar", b"grammar", "log_probs", b"log_probs", "max_draft_tokens", b"max_draft_tokens", "max_output_tokens", b"max_output_tokens", "prompt_log_probs", b"prompt_log_probs", "prompt_lookup_disabled", b"prompt_lookup_disabled", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "rules", b"rules", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "bad_words", b"bad_words", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "grammar", b"grammar", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__log_probs: _TypeAlias = _typing.Literal["log_probs"]  # noqa: Y015
-    _WhichOneofArgType__log_probs: _TypeAlias = _typing.Literal["_log_probs", b"_log_probs"]  # noqa: Y015
-    _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
-    _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
-    _WhichOneofReturnType__prompt_log_probs: _TypeAlias = _typing.Literal["prompt_log_probs"]  # noqa: Y015
-    _WhichOneofArgType__prompt_log_probs: _TypeAlias = _typing.Literal["_prompt_log_probs", b"_prompt_log_probs"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_probs) -> _WhichOneofReturnType__log_probs | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_log_probs) -> _WhichOneofReturnType__prompt_log_probs | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequenceRequest: _TypeAlias = SequenceRequest  # noqa: Y015
-
-@_typing.final
-class LogitsRules(_message.Message):
-    """Says how the target's logits are changed, as a function of the tokens before a position: first
-    biases, then tokens that are forbidden, then penalties in this order.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class LogitBiasEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.int
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.int = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
-    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
-    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
-    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
-    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    BAD_WORDS_FIELD_NUMBER: _builtins.int
-    MIN_TOKENS_FIELD_NUMBER: _builtins.int
-    repetition_penalty: _builtins.float
-    """Divides positive logits of tokens that are in the prompt or the output, and multiplies negative
-    ones; finite and > 0, 1 for none.
-    """
-    frequency_penalty: _builtins.float
-    """Subtracted for each time that a token is in the output; finite."""
-    presence_penalty: _builtins.float
-    """Subtracted from tokens that are in the output; finite."""
-    min_tokens: _builtins.int
-    """Tokens of the output before one of stop_token_ids may be chosen; >= 0."""
-    @_builtins.property
-    def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to the logits of some tokens, by id; each finite. At most 1024."""
-
-    @_builtins.property
-    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The only tokens that may be chosen; all if there are none."""
-
-    @_builtins.property
-    def bad_words(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenSequence]:
-        """Tokens that must not follow each other in the output. At most 128, none empty."""
-
-    def __init__(
-        self,
-        *,
-        repetition_penalty: _builtins.float = ...,
-        frequency_penalty: _builtins.float = ...,
-        presence_penalty: _builtins.float = ...,
-        logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
-        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        bad_words: _abc.Iterable[Global___TokenSequence] | None = ...,
-        min_tokens: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_tokens", b"min_tokens", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LogitsRules: _TypeAlias = LogitsRules  # noqa: Y015
-
-@_typing.final
-class TokenSequence(_message.Message):
-    """Holds token ids in order."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ids."""
-
-    def __init__(
-        self,
-        *,
-        token_ids: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TokenSequence: _TypeAlias = TokenSequence  # noqa: Y015
 
 @_typing.final
 class CancelSequence(_message.Message):
@@ -342,8 +218,8 @@ class SequenceTokens(_message.Message):
         """How many of them each step gained, in order."""
 
     @_builtins.property
-    def log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedLogProbs]:
-        """One entry per token of token_ids, when asked for."""
+    def log_probs(self) -> _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogProbs]:
+        """One entry per token of token_ids, when asked for; without the bytes of tokens."""
 
     @_builtins.property
     def usage(self) -> _inference_pb2.Usage:
@@ -354,7 +230,7 @@ class SequenceTokens(_message.Message):
         """Why the sequence failed, a google.rpc.Status; set on the last message only, instead of tokens."""
 
     @_builtins.property
-    def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedLogProbs]:
+    def prompt_log_probs(self) -> _containers.RepeatedCompositeFieldContainer[_inference_pb2.TokenLogProbs]:
         """One entry per token of the prompt but the first, when asked for; with the first new token."""
 
     @_builtins.property
@@ -367,11 +243,11 @@ class SequenceTokens(_message.Message):
         sequence_id: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         step_sizes: _abc.Iterable[_builtins.int] | None = ...,
-        log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
+        log_probs: _abc.Iterable[_inference_pb2.TokenLogProbs] | None = ...,
         finish_reason: _inference_pb2.FinishReason.ValueType = ...,
         usage: _inference_pb2.Usage | None = ...,
         error: _any_pb2.Any | None = ...,
-        prompt_log_probs: _abc.Iterable[Global___RankedLogProbs] | None = ...,
+        prompt_log_probs: _abc.Iterable[_inference_pb2.TokenLogProbs] | None = ...,
         sources: _abc.Iterable[_inference_pb2.TokenSource.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
@@ -381,81 +257,6 @@ class SequenceTokens(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SequenceTokens: _TypeAlias = SequenceTokens  # noqa: Y015
-
-@_typing.final
-class TokenSampling(_message.Message):
-    """Says how tokens are chosen. The choice at a position is the argmax over the vocabulary of
-    filtered(logits / temperature) + gumbel(seed, position), so it depends on the seed and the
-    absolute position only.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TEMPERATURE_FIELD_NUMBER: _builtins.int
-    TOP_K_FIELD_NUMBER: _builtins.int
-    TOP_P_FIELD_NUMBER: _builtins.int
-    MIN_P_FIELD_NUMBER: _builtins.int
-    SEED_FIELD_NUMBER: _builtins.int
-    temperature: _builtins.float
-    """Randomness; 0 picks the likeliest token. Finite and >= 0."""
-    top_k: _builtins.int
-    """Keeps the k likeliest tokens; 0 keeps all."""
-    top_p: _builtins.float
-    """Keeps the smallest set of likeliest tokens with at least this probability; in (0, 1]."""
-    min_p: _builtins.float
-    """Drops tokens less likely than this share of the likeliest; in [0, 1]."""
-    seed: _builtins.int
-    """Seed of the Gumbel noise."""
-    def __init__(
-        self,
-        *,
-        temperature: _builtins.float = ...,
-        top_k: _builtins.int = ...,
-        top_p: _builtins.float = ...,
-        min_p: _builtins.float = ...,
-        seed: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TokenSampling: _TypeAlias = TokenSampling  # noqa: Y015
-
-@_typing.final
-class RankedLogProbs(_message.Message):
-    """Holds log probabilities at one position, from the model's own distribution."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CHOSEN_LOG_PROB_FIELD_NUMBER: _builtins.int
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    LOG_PROBS_FIELD_NUMBER: _builtins.int
-    chosen_log_prob: _builtins.float
-    """Natural logarithm of the chosen token's probability."""
-    @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The likeliest token ids, likeliest first."""
-
-    @_builtins.property
-    def log_probs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Their log probabilities, in the same order."""
-
-    def __init__(
-        self,
-        *,
-        chosen_log_prob: _builtins.float = ...,
-        token_ids: _abc.Iterable[_builtins.int] | None = ...,
-        log_probs: _abc.Iterable[_builtins.float] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chosen_log_prob", b"chosen_log_prob", "log_probs", b"log_probs", "token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RankedLogProbs: _TypeAlias = RankedLogProbs  # noqa: Y015
 
 @_typing.final
 class VerifierServiceDescribeRequest(_message.Message):

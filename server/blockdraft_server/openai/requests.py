@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.field_checks import check, check_count
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.field_checks import check, check_count
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.output_forms import HERMES, OutputForm
 from blockdraft_server.openai.structured_outputs import Form, asked_form, naming

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from blockdraft_protos.v1 import inference_pb2
+from blockdraft_runtime.field_checks import check_count
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.field_checks import check_count
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.openai.call_readers import Schemas
 from blockdraft_server.openai.output_forms import HERMES, OutputForm

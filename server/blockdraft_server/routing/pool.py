@@ -11,7 +11,7 @@ from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.settings.process import PeerTlsSettings
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.admission import loading, verifier_unavailable
-from blockdraft_server.field_checks import ModelLimits
+from blockdraft_server.request import ModelLimits
 from blockdraft_server.routing.link import Standing, VerifierLink
 from blockdraft_server.routing.places import Place, Places
 

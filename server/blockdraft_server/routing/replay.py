@@ -92,9 +92,9 @@ class Replay:
         Matters when a call breaks after the last token but before its end was confirmed.
         """
         emitted = self.request.emitted_token_ids
-        if emitted and emitted[-1] in self.request.stop_token_ids:
+        if emitted and emitted[-1] in self.request.sampling.stop_token_ids:
             return inference_pb2.FINISH_REASON_STOP
-        if len(emitted) >= self.request.max_output_tokens:
+        if len(emitted) >= self.request.sampling.max_output_tokens:
             return inference_pb2.FINISH_REASON_LENGTH
         return None
 

@@ -13,7 +13,6 @@ from tests.server.support import EOS, Running
 
 from blockdraft_models.tokenizer.chat_template import ChatTemplate
 from blockdraft_protos.v1 import inference_pb2 as pb
-from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_server.openai.responses import TextAnswer
 
 
@@ -91,14 +90,12 @@ async def test_several_prompts_with_several_completions(
 async def test_every_option_reaches_the_verifier(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
-    sampling: dict[str, Any] = {
+    options: dict[str, Any] = {
         "temperature": 0.5,
         "top_k": 3,
         "top_p": 0.25,
         "min_p": 0.125,
         "seed": 2**40,
-    }
-    rules: dict[str, Any] = {
         "repetition_penalty": 1.5,
         "frequency_penalty": 0.5,
         "presence_penalty": -0.5,
@@ -108,8 +105,7 @@ async def test_every_option_reaches_the_verifier(
     status, _ = await complete(
         http,
         server,
-        **sampling,
-        **rules,
+        **options,
         logit_bias={"7": 2},
         bad_words="ab",
         stop_token_ids=[9],
@@ -118,11 +114,14 @@ async def test_every_option_reaches_the_verifier(
     )
     assert status == 200
     [asked] = verifier.requests
-    assert asked.sampling == verifier_pb2.TokenSampling(**sampling)
-    words = [verifier_pb2.TokenSequence(token_ids=b"ab")]
-    expected = verifier_pb2.LogitsRules(**rules, logit_bias={7: 2.0}, bad_words=words)
-    assert asked.rules == expected
-    assert (list(asked.stop_token_ids), asked.max_output_tokens) == ([9], 8)
+    assert asked.sampling == pb.SamplingOptions(
+        **options,
+        logit_bias={7: 2.0},
+        stop_token_ids=[9],
+        ignore_eos=True,
+        max_output_tokens=8,
+    )
+    assert [bytes(word.values) for word in asked.bad_words] == [b"ab"]
 
 
 async def test_defaults_are_those_of_openai(
@@ -133,9 +132,8 @@ async def test_defaults_are_those_of_openai(
     assert status == 200
     [asked] = verifier.requests
     sampling = asked.sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (1.0, 0, 1.0)
-    assert asked.max_output_tokens == 62
-    assert not asked.HasField("rules")
+    assert (sampling.temperature, sampling.top_k, sampling.max_output_tokens) == (1.0, 0, 62)
+    assert not sampling.HasField("top_p")
 
 
 async def test_log_probabilities(http: aiohttp.ClientSession, server: Running) -> None:
@@ -189,7 +187,7 @@ async def test_a_prompt_is_told_before_its_completion(
     texts = [choice["text"] for choice in found["choices"]]
     assert texts == [echoed] * 2 + ["\x03" + bytes(completion([3], 8)).decode()] * 2
     # A text is known without the verifier.
-    assert verifier.requests[0].HasField("prompt_log_probs") == (prompt is PROMPT)
+    assert verifier.requests[0].sampling.HasField("prompt_log_probs") == (prompt is PROMPT)
     _, found = await complete(http, server, prompt=prompt, echo=True, logprobs=1)
     told = found["choices"][0]["logprobs"]
     assert "".join(told["tokens"]) == echoed == found["choices"][0]["text"]

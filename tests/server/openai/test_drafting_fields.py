@@ -1,5 +1,7 @@
 """What callers over HTTP say of drafting, and hear of it."""
 
+from typing import Any
+
 import aiohttp
 from tests.fakes.verifier import FakeVerifier
 from tests.server.openai.asking import body, complete, events
@@ -38,11 +40,11 @@ def test_sources_that_an_older_verifier_does_not_say_are_unknown() -> None:
 async def test_how_to_draft_reaches_the_verifier(
     http: aiohttp.ClientSession, server: Running, verifier: FakeVerifier
 ) -> None:
-    options = {"max_draft_tokens": 3, "prompt_lookup_disabled": True}
+    options: dict[str, Any] = {"max_draft_tokens": 3, "prompt_lookup_disabled": True}
     assert (await complete(http, server, speculation=options))[0] == 200
     assert (await complete(http, server, speculation={"disabled": True}))[0] == 200
     drafted, plain = verifier.requests
-    assert (drafted.max_draft_tokens, drafted.prompt_lookup_disabled) == (3, True)
-    assert plain.max_draft_tokens == 0
+    assert drafted.speculation == pb.SpeculationOptions(**options)
+    assert plain.speculation == pb.SpeculationOptions(disabled=True)
     status, found = await complete(http, server, speculation={"enabled": True})
     assert (status, found["error"]["param"]) == (400, "speculation.enabled")

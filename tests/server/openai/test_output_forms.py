@@ -306,7 +306,7 @@ async def test_the_tokens_that_end_a_call_stop_it(
     serve(server, verifier, chat_templates.HARMONY, *ANALYSIS, *FINAL)
     await message(http, server)
     ends = {CONTROL_TOKENS["<|return|>"], CONTROL_TOKENS["<|call|>"]}
-    assert ends <= set(verifier.requests[-1].stop_token_ids)
+    assert ends <= set(verifier.requests[-1].sampling.stop_token_ids)
 
 
 async def test_an_unknown_form_is_named_at_the_start(

@@ -7,12 +7,16 @@ from blockdraft_server.routing import feed as feed_module
 from blockdraft_server.routing.feed import Feed, MessagePace
 
 
+def _log_probs(token: int) -> inference_pb2.TokenLogProbs:
+    return inference_pb2.TokenLogProbs(chosen=inference_pb2.TokenLogProb(log_prob=-token))
+
+
 def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
     return verifier_pb2.SequenceTokens(
         sequence_id=7,
         token_ids=token_ids,
         step_sizes=[len(token_ids)],
-        log_probs=[verifier_pb2.RankedLogProbs(chosen_log_prob=-token) for token in token_ids],
+        log_probs=[_log_probs(token) for token in token_ids],
     )
 
 
@@ -36,7 +40,7 @@ async def test_a_reader_who_comes_late_gets_all_steps_in_one_message() -> None:
     merged = await feed.take()
     assert list(merged.token_ids) == [1, 2, 3, 4]
     assert list(merged.step_sizes) == [1, 2, 1]
-    assert [entry.chosen_log_prob for entry in merged.log_probs] == [-1, -2, -3, -4]
+    assert [entry.chosen.log_prob for entry in merged.log_probs] == [-1, -2, -3, -4]
     assert merged.finish_reason == inference_pb2.FINISH_REASON_LENGTH
     assert merged.usage.output_tokens == 4
 

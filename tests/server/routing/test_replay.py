@@ -9,7 +9,8 @@ COMPUTATION = "00112233445566ff"
 def new_replay(max_replays: int = 2) -> Replay:
     """Return a request whose first call began at the time 10."""
     request = verifier_pb2.SequenceRequest(
-        prompt_token_ids=[1, 2, 3], max_output_tokens=6, stop_token_ids=[9]
+        prompt_token_ids=[1, 2, 3],
+        sampling=pb.SamplingOptions(max_output_tokens=6, stop_token_ids=[9]),
     )
     replay = Replay(request, max_replays)
     assert list(replay.begin(10.0, COMPUTATION).emitted_token_ids) == []
@@ -28,7 +29,7 @@ def test_the_next_call_carries_the_tokens_received() -> None:
     request = replay.begin(3.0, COMPUTATION)
     assert list(request.emitted_token_ids) == [4, 5, 6]
     assert list(request.prompt_token_ids) == [1, 2, 3]
-    assert request.max_output_tokens == 6
+    assert request.sampling.max_output_tokens == 6
     assert replay.replays == 1
 
 

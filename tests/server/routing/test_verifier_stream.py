@@ -7,11 +7,13 @@ from tests.fakes.verifier import FakeVerifier, completion, running_verifier
 from tests.patience import PATIENCE_SECONDS
 from tests.server.support import until
 
-from blockdraft_protos.v1 import verifier_pb2
+from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_server.routing.link import VerifierLink
 from blockdraft_server.routing.verifier_stream import BrokenOffError
 
-REQUEST = verifier_pb2.SequenceRequest(prompt_token_ids=[1, 2], max_output_tokens=20)
+REQUEST = verifier_pb2.SequenceRequest(
+    prompt_token_ids=[1, 2], sampling=inference_pb2.SamplingOptions(max_output_tokens=20)
+)
 
 
 async def take_all(

@@ -15,7 +15,7 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
-from blockdraft_server.field_checks import ModelLimits
+from blockdraft_server.request import ModelLimits
 from blockdraft_server.vllm import mapping
 
 PROMPT = [1, 2]
@@ -93,10 +93,10 @@ async def test_options_reach_the_verifier(server: Running, verifier: FakeVerifie
     await responses(server, request(stop_token_ids=[9], logprobs=2, **options))
     told = verifier.requests[-1]
     assert {name: getattr(told.sampling, name) for name in options} == options
-    assert list(told.stop_token_ids) == [9, EOS]
-    assert told.log_probs == 2
+    assert list(told.sampling.stop_token_ids) == [9, EOS]
+    assert told.sampling.log_probs == 2
     await responses(server, request(ignore_eos=True))
-    assert list(verifier.requests[-1].stop_token_ids) == []
+    assert list(verifier.requests[-1].sampling.stop_token_ids) == []
 
 
 async def test_log_probabilities_lie_beside_their_tokens(server: Running) -> None:
@@ -214,7 +214,8 @@ async def test_penalties_and_biases_reach_the_verifier(
         "min_tokens": 3,
     }
     await responses(server, request(**rules))
-    assert verifier.requests[0].rules == verifier_pb2.LogitsRules(**rules)
+    sampling = verifier.requests[0].sampling
+    assert {name: getattr(sampling, name) for name in rules} == rules
 
 
 async def test_neutral_values_are_taken(server: Running) -> None:

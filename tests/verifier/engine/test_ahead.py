@@ -20,14 +20,15 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.sampling_options import LogitsRules
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feeding import chosen_by, lower_feed, takes_chosen_tokens
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step_runner import LaunchedStep, StepResult
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 LONG = GenerationRequest("long", tuple(range(1, 60)), max_output_tokens=20, max_draft_tokens=0)
 NOT_AT_FIRST = TokenMasks(260, min_tokens=9, stop_token_ids=(3,))
@@ -146,7 +147,7 @@ def test_a_sequence_that_is_cancelled_in_a_step_gains_nothing_more() -> None:
             replace(
                 LONG,
                 prompt=(1, 2),
-                rules=LogitsRules(masks=TokenMasks(260, min_tokens=9, stop_token_ids=(3,))),
+                masks=TokenMasks(260, min_tokens=9, stop_token_ids=(3,)),
             ),
             True,
             False,

@@ -30,11 +30,11 @@ from tests.verifier.support import (
 )
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.sampling_options import Sampling
+from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError, followed
-from blockdraft_verifier.scheduling.logits_rules import LogitsRules, TokenMasks
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
+from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 TEXTS = ["alpha", "alphabet", "beta", "", "été", "al", "{}"]
 
@@ -180,7 +180,7 @@ def test_the_grammar_comes_before_other_masks(plain: Engine) -> None:
     compiled = matcher(tiny_tokenizer(), choice_of(["abba", "xyzzy"]))
     for allowed, said in ((b"xyz", "xyzzy"), (b"ab", "abba"), (b"xa", None), (b"q", None)):
         masks = TokenMasks(VOCAB, allowed=tuple(allowed), min_tokens=1, stop_token_ids=(END,))
-        request = GenerationRequest("r", (1, 2), grammar=compiled, rules=LogitsRules(masks=masks))
+        request = GenerationRequest("r", (1, 2), grammar=compiled, masks=masks)
         output = bytes(decode(plain, [request])[0].tokens).decode()
         assert output == said or (said is None and output in ("abba", "xyzzy"))
 

@@ -10,8 +10,9 @@ from tests.verifier.logits_reference import VOCAB, noise_at, random_case, refere
 from tests.verifier.support import CONFIG, decode, link_to, make_engine
 
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.sampling_options import NO_RULES
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.logits_rules import NO_RULES, TokenMasks
+from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 
 def test_the_choice_is_that_of_the_published_formulas(decoder: Decoder, plain: Engine) -> None:
@@ -55,9 +56,9 @@ def test_drafting_never_changes_the_output(
 
 
 def test_requests_without_rules_are_undisturbed_by_those_beside_them(plain: Engine) -> None:
-    without = [replace(random_case(seed)[1], rules=NO_RULES) for seed in range(200, 206)]
-    expected = [decode(plain, [request])[0].tokens for request in without]
     with_rules = [random_case(seed)[1] for seed in range(200, 206)]
+    without = [replace(request, rules=NO_RULES, masks=None) for request in with_rules]
+    expected = [decode(plain, [request])[0].tokens for request in without]
     mixed = [one for pair in zip(without, with_rules, strict=True) for one in pair]
     assert [outcome.tokens for outcome in decode(plain, mixed)][::2] == expected
 

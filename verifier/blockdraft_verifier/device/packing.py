@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
+from blockdraft_models.sampling_options import NO_RULES
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.portable_attention import RaggedBatch
-from blockdraft_verifier.scheduling.logits_rules import NO_RULES
 from blockdraft_verifier.scheduling.scheduler import Row
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 from llguidance import LLExecutor
 
+from blockdraft_models.sampling_options import MAX_LOGIT_BIASES
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.scheduling.logits_rules import MAX_LOGIT_BIASES
 from blockdraft_verifier.scheduling.scheduler import Row
 
 MASK_BITS = 32
@@ -55,7 +55,7 @@ class LimitsPacker:
                 choosing.append((row, choice - row.draft_count - 1))
         self._mask_by_grammar(choosing, allowed)
         for row, first in choosing:
-            masks = row.sequence.request.rules.masks
+            masks = row.sequence.request.masks
             if masks is None:
                 continue
             output = row.sequence.tokens[len(row.sequence.request.prompt) :]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_protos.v1 import inference_pb2
 from blockdraft_verifier.device.cache import FeatureStore, Positions
 from blockdraft_verifier.drafting.draft_caches import DraftCache
 from blockdraft_verifier.drafting.feature_writers import MessageWriter
@@ -147,14 +148,9 @@ def take_recycled(sequence: TokenSequence) -> pb.RecycledChoices | None:
     return pb.RecycledChoices(positions=positions, after_token_ids=after, token_ids=tokens)
 
 
-def to_sampling(sampling: Sampling) -> pb.DraftSampling | None:
+def to_sampling(sampling: Sampling) -> inference_pb2.SamplingOptions | None:
     """Return the sampling options as the drafter takes them; None for greedy decoding."""
     if not sampling.temperature > 0.0:
         return None
-    return pb.DraftSampling(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=sampling.seed & (2**64 - 1),
-    )
+    options = {name: getattr(sampling, name) for name in Sampling.__slots__}
+    return inference_pb2.SamplingOptions(**options)

@@ -55,7 +55,7 @@ class Row:
     @property
     def masks_tokens(self) -> bool:
         """Whether some tokens may not be chosen."""
-        return self.sequence.grammar is not None or self.sequence.request.rules.masks is not None
+        return self.sequence.grammar is not None or self.sequence.request.masks is not None
 
     @property
     def sources(self) -> list[DraftSource]:

@@ -18,9 +18,15 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
-from blockdraft_models.sampling_options import GREEDY, Sampling
+from blockdraft_models.sampling_options import (
+    GREEDY,
+    NO_RULES,
+    LogitsRules,
+    OutputOptions,
+    Sampling,
+)
 from blockdraft_verifier.scheduling.grammar import Grammar
-from blockdraft_verifier.scheduling.logits_rules import NO_RULES, LogitsRules
+from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 RECYCLED_CHOICES = 16
 """Most of the target's choices after rejected tokens that are kept of a sequence."""
@@ -45,23 +51,19 @@ class RankedLogProbs:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A caller's request, in token ids."""
+class GenerationRequest(OutputOptions):
+    """A caller's request, in token ids; its most output tokens include `emitted`."""
 
     request_id: str  # the caller's name for it, for logs
     prompt: tuple[int, ...]
     emitted: tuple[int, ...] = ()  # tokens an earlier attempt has already delivered
     sampling: Sampling = GREEDY
     rules: LogitsRules = NO_RULES
+    masks: TokenMasks | None = None  # the tokens that `rules` and bad words leave; None for all
     # The grammar of the output: compiled and after `emitted`, and as a text.
     grammar: LLMatcher | None = None
     grammar_text: str = ""
-    max_output_tokens: int = 128  # most tokens to generate, `emitted` included
     stop_token_ids: frozenset[int] = frozenset()
-    # Number of alternatives to report per token, None for no log probabilities.
-    log_probs: int | None = None
-    # The same for tokens of the prompt.
-    prompt_log_probs: int | None = None
     # Most tokens to draft per step, None for as many as were compiled for.
     max_draft_tokens: int | None = None
     prompt_lookup: bool = True  # whether earlier text may be looked up for drafts

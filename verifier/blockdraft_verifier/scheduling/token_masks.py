@@ -1,13 +1,9 @@
-"""Rules of a request that make tokens more or less likely, or forbid them.
+"""Tokens that the rules of a request forbid.
 
 A mask is an integer with a bit for each token id that may be chosen.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-MAX_LOGIT_BIASES = 1024
-"""Most tokens of one request that have a bias."""
+from collections.abc import Collection, Iterable, Sequence
 
 
 class TokenMasks:
@@ -48,26 +44,6 @@ class TokenMasks:
             # Something has to be chosen, and what the caller allows comes first.
             masks.append(mask & ~completing or mask)
         return masks
-
-
-@dataclass(frozen=True, slots=True)
-class LogitsRules:
-    """Changes of a request to the logits; `device.logits_processing` says in which order."""
-
-    repetition_penalty: float = 1.0  # > 0, over prompt and output
-    frequency_penalty: float = 0.0  # for each time that a token is in the output
-    presence_penalty: float = 0.0  # for tokens that are in the output
-    logit_bias: Mapping[int, float] = field(default_factory=dict)  # by token id
-    masks: TokenMasks | None = None
-
-    @property
-    def penalizes(self) -> bool:
-        """Whether there is a penalty."""
-        penalties = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
-        return penalties != (1.0, 0.0, 0.0)
-
-
-NO_RULES = LogitsRules()
 
 
 def _bits(token_ids: Iterable[int]) -> int:
