@@ -18,6 +18,7 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
+from blockdraft_protos.v1.inference_pb2 import TokenLogProb, TokenLogProbs
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto
 from blockdraft_verifier.device.buckets import Bucket, all_buckets
@@ -36,7 +37,7 @@ from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.scheduling.sequence import GenerationRequest, RankedLogProbs, Usage
+from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
 
 LAYER_IDS = (0, 1)
 CONFIG = tiny_config(num_layers=2)
@@ -149,8 +150,9 @@ class MadeUpRunner:
             results.append(RowResult(accepted, self.next_token(text[:end], request)))
             features.append(np.zeros((end - row.start, self.feature_width), FEATURE_DTYPE))
             count = request.log_probs or 0
-            ranked = RankedLogProbs(0.0, tuple(range(count)), (0.0,) * count)
-            log_probs.append([] if request.log_probs is None else [ranked] * (accepted + 1))
+            rivals = [TokenLogProb(token_id=token_id) for token_id in range(count)]
+            entries = [TokenLogProbs(alternatives=rivals)] * (accepted + 1)
+            log_probs.append([] if request.log_probs is None else entries)
         return StepResult(results, features, log_probs, self.step_seconds)
 
 

@@ -16,7 +16,6 @@ from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
     GenerationRequest,
-    RankedLogProbs,
     TokenSequence,
     Usage,
 )
@@ -91,14 +90,7 @@ def test_absent_is_not_zero() -> None:
         {"max_output_tokens": 1},
         {"max_output_tokens": 3, "emitted_token_ids": [1, 1]},
         {"max_output_tokens": 2**31 - 1},
-        {"log_probs": 20},
-        {"prompt_log_probs": 20},
         {"speculation": DRAFTING(max_draft_tokens=2**31 - 1)},
-        {"temperature": 1e-45},
-        {"temperature": 3e38},
-        {"top_k": 2**31 - 1},
-        {"top_p": 1e-45},
-        {"min_p": 1.0},
         {"seed": 2**63 - 1},
         {"repetition_penalty": 1e-45, "logit_bias": {0: 100, VOCAB - 1: -100}},
         {"allowed_token_ids": [7], "min_tokens": 0, "stop_token_ids": [7]},
@@ -234,9 +226,10 @@ def test_times_that_never_came_are_zero() -> None:
     ],
 )
 def test_messages(reason: FinishReason | None, sent: inference_pb2.FinishReason.ValueType) -> None:
-    ranked = RankedLogProbs(-0.5, (3, 1), (-0.25, -0.5))
+    chosen = inference_pb2.TokenLogProb(token_id=6, log_prob=-0.5)
+    scored = inference_pb2.TokenLogProbs(chosen=chosen, alternatives=[chosen])
     sources = (DraftSource.PROMPT_LOOKUP,)
-    event = TokensGained((6, 7), (ranked, ranked), 2, sources, finish_reason=reason)
+    event = TokensGained((6, 7), (scored, scored), 2, sources, finish_reason=reason)
     response = pb.SequenceTokens()
     add_step(response, event, finished_sequence())
     assert list(response.token_ids) == [6, 7]
@@ -245,11 +238,7 @@ def test_messages(reason: FinishReason | None, sent: inference_pb2.FinishReason.
         inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
         inference_pb2.TOKEN_SOURCE_TARGET,
     ]
-    chosen = [(entry.chosen.token_id, entry.chosen.log_prob) for entry in response.log_probs]
-    assert chosen == [(6, -0.5), (7, -0.5)]
-    rivals = [(3, -0.25), (1, -0.5)]
-    for entry in response.log_probs:
-        assert [(rival.token_id, rival.log_prob) for rival in entry.alternatives] == rivals
+    assert list(response.log_probs) == [scored, scored]
     assert response.finish_reason == sent
     # Usage comes with the last message only.
     assert response.HasField("usage") == (reason is not None)

@@ -20,7 +20,6 @@ from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
     GenerationRequest,
-    RankedLogProbs,
     TokenSequence,
 )
 from blockdraft_verifier.scheduling.token_masks import TokenMasks
@@ -123,9 +122,8 @@ def add_step(message: pb.SequenceTokens, event: TokensGained, sequence: TokenSeq
     message.sources.extend(SOURCES[source] for source in event.sources)
     chosen_count = len(event.token_ids) - event.accepted
     message.sources.extend([inference_pb2.TOKEN_SOURCE_TARGET] * chosen_count)
-    message.log_probs.extend(map(_token_log_probs, event.token_ids, event.log_probs))
-    following = sequence.request.prompt[1:]
-    message.prompt_log_probs.extend(map(_token_log_probs, following, event.prompt_log_probs))
+    message.log_probs.extend(event.log_probs)
+    message.prompt_log_probs.extend(event.prompt_log_probs)
     if event.finish_reason is not None:
         message.finish_reason = FINISH_REASONS[event.finish_reason]
         message.usage.CopyFrom(usage_message(sequence))
@@ -160,16 +158,6 @@ def usage_message(sequence: TokenSequence) -> inference_pb2.Usage:
         prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
         prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
         forced_tokens=usage.forced,
-    )
-
-
-def _token_log_probs(token_id: int, entry: RankedLogProbs) -> inference_pb2.TokenLogProbs:
-    return inference_pb2.TokenLogProbs(
-        chosen=inference_pb2.TokenLogProb(token_id=token_id, log_prob=entry.chosen),
-        alternatives=[
-            inference_pb2.TokenLogProb(token_id=rival, log_prob=log_prob)
-            for rival, log_prob in zip(entry.top_ids, entry.top, strict=True)
-        ],
     )
 
 

@@ -43,9 +43,11 @@ def check(target: ReferenceDecoder, request: GenerationRequest, outcome: Outcome
     for token, line, found in zip(
         request.prompt[1:], expected, first.prompt_log_probs, strict=True
     ):
-        assert found.chosen == pytest.approx(line[token], abs=1e-3)
-        assert found.top == pytest.approx(np.sort(line)[::-1][:TOP], abs=1e-3)
-        assert found.top_ids[0] == int(np.argmax(line))
+        assert found.chosen.token_id == token
+        assert found.chosen.log_prob == pytest.approx(line[token], abs=1e-3)
+        top = [rival.log_prob for rival in found.alternatives]
+        assert top == pytest.approx(np.sort(line)[::-1][:TOP], abs=1e-3)
+        assert found.alternatives[0].token_id == int(np.argmax(line))
 
 
 # Few pages, so that sequences are preempted while their prompts are computed.

@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,6 +18,7 @@ from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.words import Words, to_words
+from blockdraft_protos.v1.inference_pb2 import TokenLogProb, TokenLogProbs
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
@@ -36,7 +37,6 @@ from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.step_runner import LaunchedStep, MeasuredSteps, StepResult
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.scheduling.sequence import RankedLogProbs
 from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
 logger = logging.getLogger(__name__)
@@ -328,33 +328,41 @@ class ModelRunner:
 
 def _split_log_probs(
     rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
-) -> tuple[list[list[RankedLogProbs]], list[list[RankedLogProbs]]]:
+) -> tuple[list[list[TokenLogProbs]], list[list[TokenLogProbs]]]:
     """Return each row's log probabilities, of gained tokens and of the prompt's, if wanted."""
-    gained: list[list[RankedLogProbs]] = [[] for _ in rows]
-    prompt: list[list[RankedLogProbs]] = [[] for _ in rows]
+    gained: list[list[TokenLogProbs]] = [[] for _ in rows]
+    prompt: list[list[TokenLogProbs]] = [[] for _ in rows]
     if not any(row.scored or row.sequence.request.log_probs is not None for row in rows):
         return gained, prompt
     arrays = jax.device_get(outputs.log_probs)
     first = 0
-    for index, row in enumerate(rows):
+    for index, (row, result) in enumerate(zip(rows, results, strict=True)):
         request = row.sequence.request
-        chosen = first + row.choice_count - row.draft_count - 1
         if request.log_probs is not None:
-            stop = chosen + results[index].accepted + 1
-            gained[index] = _ranked(arrays, range(chosen, stop), request.log_probs)
+            chosen = first + row.choice_count - row.draft_count - 1
+            tokens = (*row.drafted[: result.accepted], result.next_token)
+            gained[index] = _entries(arrays, chosen, tokens, request.log_probs)
         if row.scored:
-            scored = range(first, first + len(row.scored_tokens))
-            prompt[index] = _ranked(arrays, scored, request.prompt_log_probs or 0)
+            count = request.prompt_log_probs or 0
+            prompt[index] = _entries(arrays, first, row.scored_tokens, count)
         first += row.choice_count
     return gained, prompt
 
 
-def _ranked(arrays: LogProbs, choices: Iterable[int], count: int) -> list[RankedLogProbs]:
+def _entries(
+    arrays: LogProbs, first: int, token_ids: Sequence[int], count: int
+) -> list[TokenLogProbs]:
+    """Return the log probabilities of tokens, chosen one after another from choice `first` on."""
+    choices = slice(first, first + len(token_ids))
+    chosen, ids = arrays.chosen[choices].tolist(), arrays.top_ids[choices, :count].tolist()
+    top = arrays.top[choices, :count].tolist()
     return [
-        RankedLogProbs(
-            float(arrays.chosen[choice]),
-            tuple(map(int, arrays.top_ids[choice, :count])),
-            tuple(map(float, arrays.top[choice, :count])),
+        TokenLogProbs(
+            chosen=TokenLogProb(token_id=token_id, log_prob=log_prob),
+            alternatives=[
+                TokenLogProb(token_id=rival, log_prob=rival_log_prob)
+                for rival, rival_log_prob in zip(rivals, log_probs, strict=True)
+            ],
         )
-        for choice in choices
+        for token_id, log_prob, rivals, log_probs in zip(token_ids, chosen, ids, top, strict=True)
     ]

@@ -6,10 +6,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from blockdraft_protos.v1.inference_pb2 import TokenLogProbs
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.scheduling.scheduler import Row, RowResult
-from blockdraft_verifier.scheduling.sequence import RankedLogProbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class StepResult:
 
     rows: list[RowResult]
     features: list[np.ndarray]
-    log_probs: list[list[RankedLogProbs]]
+    log_probs: list[list[TokenLogProbs]]
     seconds: float
-    prompt_log_probs: list[list[RankedLogProbs]] = field(default_factory=list)
+    prompt_log_probs: list[list[TokenLogProbs]] = field(default_factory=list)
 
     def of_rows(self, indices: Sequence[int]) -> "StepResult":
         """Return the results of some rows only."""

@@ -1,15 +1,15 @@
 """The tokens that a step gained, and the listeners that are told of them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from blockdraft_protos.v1.inference_pb2 import TokenLogProbs
 from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.scheduling.scheduler import SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,
-    RankedLogProbs,
     TokenSequence,
     Usage,
 )
@@ -34,11 +34,7 @@ class FinishedStep:
         return [sequence for sequence in sequences if sequence.finish_reason is not None]
 
     def account(self) -> None:
-        """Add the step to the usage of each sequence, and what it says of prompts."""
-        for change, log_probs in zip(self.progress, self.result.prompt_log_probs, strict=False):
-            of_prompt = change.row.sequence.prompt_log_probs
-            # A sequence that was preempted computes some of them again.
-            of_prompt.extend(log_probs[len(of_prompt) - change.row.start :])
+        """Add the step to the usage of each sequence."""
         for change in self.progress:
             row, usage = change.row, change.row.sequence.usage
             if usage.first_step_time is None:
@@ -60,7 +56,7 @@ class TokensGained:
     """The tokens that one step gained for one sequence."""
 
     token_ids: tuple[int, ...]
-    log_probs: tuple[RankedLogProbs, ...] = ()  # one entry per token, if asked for
+    log_probs: tuple[TokenLogProbs, ...] = ()  # one entry per token, if asked for
     drafted: int = 0  # drafted tokens the step verified; 0 for the token that follows the prompt
     sources: tuple[DraftSource, ...] = ()  # of the accepted ones, which `token_ids` begin with
     finish_reason: FinishReason | None = None  # set on the last event, as `usage` is
@@ -68,7 +64,7 @@ class TokensGained:
     awaiting_parser: bool = False  # whether it goes on only once `Engine.resume` is called
     failure: str | None = None  # set instead of tokens when the engine failed
     # Those of the prompt's tokens after the first; with the first token gained, if asked for.
-    prompt_log_probs: tuple[RankedLogProbs, ...] = ()
+    prompt_log_probs: tuple[TokenLogProbs, ...] = ()
 
     @property
     def accepted(self) -> int:
@@ -80,12 +76,21 @@ Listener = Callable[[TokensGained], None]
 StepEnd = Callable[[], None]
 
 
+@dataclass(slots=True)
+class _Subscription:
+    """The listener of a sequence, and log probabilities of its prompt as far as it was computed."""
+
+    listener: Listener
+    on_step_end: StepEnd
+    prompt_log_probs: list[TokenLogProbs] = field(default_factory=list)
+
+
 class Listeners:
     """The listeners of all sequences."""
 
     def __init__(self) -> None:
         """Start with none."""
-        self._of: dict[TokenSequence, tuple[Listener, StepEnd]] = {}
+        self._of: dict[TokenSequence, _Subscription] = {}
 
     def add(self, sequence: TokenSequence, listener: Listener, on_step_end: StepEnd) -> None:
         """Tell `listener` after each step that gained tokens for a sequence.
@@ -93,50 +98,55 @@ class Listeners:
         `on_step_end` is called after the listeners of such a step, once for all sequences that were
         added with the same one.
         """
-        self._of[sequence] = listener, on_step_end
+        self._of[sequence] = _Subscription(listener, on_step_end)
 
     def forget(self, sequence: TokenSequence) -> None:
         """Drop the listeners of a sequence."""
         self._of.pop(sequence, None)
 
-    def tell(
-        self, progress: Iterable[SequenceProgress], log_probs: Iterable[list[RankedLogProbs]]
-    ) -> None:
+    def tell(self, progress: Sequence[SequenceProgress], result: StepResult) -> None:
         """Call the listeners of each row with news, unless they have been dropped."""
+        of_prompts = result.prompt_log_probs or [[]] * len(progress)
         # A dictionary for its order.
         step_ends: dict[StepEnd, None] = {}
-        for change, row_log_probs in zip(progress, log_probs, strict=True):
+        for change, log_probs, of_prompt in zip(
+            progress, result.log_probs, of_prompts, strict=True
+        ):
             sequence = change.row.sequence
-            news = change.new_tokens or change.gave_up
-            if not news or sequence not in self._of:
+            subscription = self._of.get(sequence)
+            if subscription is None:
+                continue
+            prompt_log_probs = subscription.prompt_log_probs
+            # A sequence that was preempted computes some of them again.
+            prompt_log_probs.extend(of_prompt[len(prompt_log_probs) - change.row.start :])
+            if not change.new_tokens and not change.gave_up:
                 continue
             event = TokensGained(
                 change.new_tokens,
-                tuple(row_log_probs[: len(change.new_tokens)]),
+                tuple(log_probs[: len(change.new_tokens)]),
                 change.row.draft_count,
                 tuple(change.row.sources[: change.accepted]),
                 sequence.finish_reason,
                 sequence.usage if sequence.finish_reason is not None else None,
                 awaiting_parser=change.gave_up and sequence.finish_reason is None,
-                prompt_log_probs=tuple(sequence.prompt_log_probs),
+                prompt_log_probs=tuple(prompt_log_probs),
             )
-            sequence.prompt_log_probs.clear()
-            listener, on_step_end = self._of[sequence]
-            listener(event)
-            step_ends[on_step_end] = None
+            prompt_log_probs.clear()
+            subscription.listener(event)
+            step_ends[subscription.on_step_end] = None
         for on_step_end in step_ends:
             on_step_end()
 
     def end(self, sequence: TokenSequence) -> None:
         """Tell the listener of a sequence that it ended between two steps."""
-        listener, on_step_end = self._of[sequence]
-        listener(TokensGained((), finish_reason=sequence.finish_reason, usage=sequence.usage))
-        on_step_end()
+        ended = TokensGained((), finish_reason=sequence.finish_reason, usage=sequence.usage)
+        self._of[sequence].listener(ended)
+        self._of[sequence].on_step_end()
 
     def fail(self, failure: str) -> None:
         """Tell all listeners that are left that nothing more will come."""
         left = tuple(self._of.values())
-        for listener, _ in left:
-            listener(TokensGained((), failure=failure))
-        for on_step_end in dict.fromkeys(on_step_end for _, on_step_end in left):
+        for subscription in left:
+            subscription.listener(TokensGained((), failure=failure))
+        for on_step_end in dict.fromkeys(subscription.on_step_end for subscription in left):
             on_step_end()

@@ -237,7 +237,7 @@ class Engine:
         # Before any listener is called.
         for sequence in ended:
             self.metrics.count_finished(sequence)
-        self._listeners.tell(step.progress, step.result.log_probs)
+        self._listeners.tell(step.progress, step.result)
         for sequence in ended:
             self._listeners.forget(sequence)
 

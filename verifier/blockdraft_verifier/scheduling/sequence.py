@@ -42,15 +42,6 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RankedLogProbs:
-    """Log probabilities at one position: of one token and of the likeliest ones."""
-
-    chosen: float
-    top_ids: tuple[int, ...]
-    top: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GenerationRequest(OutputOptions):
     """A caller's request, in token ids; its most output tokens include `emitted`."""
 
@@ -177,8 +168,6 @@ class TokenSequence:
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
-    # Those of the prompt's tokens after the first, as far as the prompt was computed.
-    prompt_log_probs: list[RankedLogProbs] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
