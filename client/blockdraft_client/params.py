@@ -36,6 +36,11 @@ have `tool_calls`, `tool_call_id` and `reasoning_content`, as OpenAI's messages 
 Metadata = Sequence[tuple[str, str]]
 
 
+def flag(text: str) -> Any:
+    """Return an optional field that is a flag of the command line too, with `text` as its help."""
+    return field(default=None, metadata={"help": text})
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen and when to stop; None leaves the choice to the server.
@@ -63,24 +68,24 @@ class SamplingParams:
         constraint: The form that the completion must have; None means any.
     """
 
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
+    max_tokens: int | None = flag("maximum tokens to generate")
+    temperature: float | None = flag("randomness; 0, the default, picks the likeliest token")
+    top_k: int | None = flag("keep the k likeliest tokens; 0 keeps all")
+    top_p: float | None = flag("keep the likeliest tokens with this probability in sum")
+    min_p: float | None = flag("drop tokens less likely than this share of the likeliest")
+    seed: int | None = flag("seed of the Gumbel noise")
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
+    logprobs: int | None = flag("alternatives to report per token; needs --json")
+    prompt_logprobs: int | None = flag("the same for tokens of the prompt")
+    repetition_penalty: float | None = flag("makes tokens of prompt and completion less likely")
+    frequency_penalty: float | None = flag("makes tokens less likely each time they are generated")
+    presence_penalty: float | None = flag("makes tokens less likely that were generated")
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Sequence[int] = ()
     bad_words: str | Sequence[str] = ()
-    min_tokens: int | None = None
+    min_tokens: int | None = flag("tokens to generate before the completion may end")
     constraint: OutputConstraint | None = None
 
 

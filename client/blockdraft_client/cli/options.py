@@ -1,6 +1,7 @@
 """Flags that several commands share."""
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -85,21 +86,14 @@ def tls_from(args: argparse.Namespace) -> bool | TLSConfig | None:
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the fields of `SamplingParams` and `SpeculationParams` as flags."""
     group = parser.add_argument_group("generation", "The server chooses what is left out.")
-    for flag, kind, text in (
-        ("--max-tokens", int, "maximum tokens to generate"),
-        ("--temperature", float, "randomness; 0, the default, picks the likeliest token"),
-        ("--top-k", int, "keep the k likeliest tokens; 0 keeps all"),
-        ("--top-p", float, "keep the likeliest tokens with this probability in sum"),
-        ("--min-p", float, "drop tokens less likely than this share of the likeliest"),
-        ("--seed", int, "seed of the Gumbel noise"),
-        ("--repetition-penalty", float, "makes tokens of prompt and completion less likely"),
-        ("--frequency-penalty", float, "makes tokens less likely each time they are generated"),
-        ("--presence-penalty", float, "makes tokens less likely that were generated"),
-        ("--min-tokens", int, "tokens to generate before the completion may end"),
-        ("--logprobs", int, "alternatives to report per token; needs --json"),
-        ("--prompt-logprobs", int, "the same for tokens of the prompt"),
-        ("--max-draft-tokens", int, "maximum tokens to draft per step"),
-    ):
+    numbers = {
+        option.name: (get_args(option.type)[0], option.metadata["help"])
+        for option in dataclasses.fields(SamplingParams)
+        if option.metadata
+    }
+    numbers["max_draft_tokens"] = int, "maximum tokens to draft per step"
+    for name, (kind, text) in numbers.items():
+        flag = f"--{name.replace('_', '-')}"
         group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", help=text)
     repeatable: tuple[tuple[str, str, Callable[[str], Any], str, str], ...] = (
         ("--stop", "stop", str, "TEXT", "text that ends the completion"),
