@@ -1,6 +1,7 @@
 """Code that all serving processes share.
 
-Read `process` (bind, load, serve, drain, stop) and `status` (errors as callers see them) first.
+Read `process` (bind, load, serve, drain, stop), `status` (errors as callers see them) and
+`field_checks` (requests that are refused) first.
 `settings/` defines the settings of each process; `configuration/` reads them from flags, variables
 and files. `channel` has the gRPC options of connections and the pauses between retries,
 `credentials` reads keys and certificates, `shared_memory` maps memory that two processes of one

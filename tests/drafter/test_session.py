@@ -128,6 +128,14 @@ def test_how_tokens_will_be_chosen_reaches_the_method() -> None:
     ]
 
 
+def test_sampling_options_out_of_range_are_refused(session: Session) -> None:
+    part = sequence_draft(1, 0, whole_features(1))
+    part.draft.sampling.top_p = 2.0
+    (error,) = session.step(draft_request(1, [part])).sequence_errors
+    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_INVALID_INPUT
+    assert error.message == "sampling.top_p must be in (0, 1], got 2"
+
+
 def test_recycled_choices_reach_the_method() -> None:
     method = FakeMethod()
     session = Session(method, SlotPool(SPEC.max_sequences))
