@@ -23,8 +23,16 @@ CAPACITY = Dashboard(
                     {
                         "decoded": total("verifier_running_sequences"),
                         "waiting": total("verifier_waiting_sequences"),
+                        "slots": total("verifier_slots"),
                         "with a draft KV cache": total("drafter_kv_cache_sequences"),
                     },
+                ),
+                Panel(
+                    "Saturation",
+                    {"{{instance}}": series("verifier_saturation_ratio")},
+                    "percentunit",
+                    "Sequences that run and wait, of the slots. Autoscalers add pods above 80 %.",
+                    threshold=0.8,
                 ),
                 Panel(
                     "Preemptions",

@@ -15,7 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION_SERVICE
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
-from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
 from blockdraft_runtime.channel import SERVER_OPTIONS
@@ -168,6 +173,8 @@ async def serve(
         add_strictly(health_pb2_grpc.add_HealthServicer_to_server, health, control)
         add_strictly(debug_pb2_grpc.add_DebugServiceServicer_to_server, inside, control)
         control.add_insecure_port(settings.control_address)
+    # When a counter was made says nothing that process_start_time_seconds does not.
+    disable_created_metrics()
     endpoint = None
     if settings.metrics_port is not None:
         endpoint = start_http_server(settings.metrics_port, settings.metrics_address, registry)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from tests.deploy.pod_manifests import SPLIT, pods, selects, told
-from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, made_of, run
+from tests.deploy.tools import COMPONENTS, DEPLOY, OVERLAYS, Manifest, made_of, registered, run
 from tests.docs.pages import blocks
 
 from blockdraft_server.supervise.plan import ServeSettings
@@ -269,6 +269,34 @@ def test_the_overlay_that_the_documentation_shows(tmp_path: Path) -> None:
         "compiled": "CACHE",
     }
     assert all("mountOptions" in one for one in buckets.values())
+
+
+def test_autoscalers_know_no_number_of_slots() -> None:
+    def only(component: str, wanted: str) -> Manifest:
+        [found] = [one for one in made_of(f"cpu-dev {component}") if one["kind"] == wanted]
+        return dict(found["spec"])
+
+    wanted = {
+        "blockdraft_verifier_saturation_ratio": 0.8,
+        "blockdraft_verifier_waiting_sequences": 1.0,
+    }
+    assert set(wanted) <= registered()
+    triggers = [one["metadata"] for one in only("autoscaling-keda", "ScaledObject")["triggers"]]
+    queries = {name: f'sum({name}{{namespace="blockdraft"}})' for name in wanted}
+    assert {one["query"]: float(one["threshold"]) for one in triggers} == {
+        queries[name]: value for name, value in wanted.items()
+    }
+    [pod] = [one["pod"] for one in only("autoscaling-gke", "AutoscalingMetric")["metrics"]]
+    [container] = pod["containers"]
+    gauges = [one["gauge"] for one in container["metrics"]]
+    exported = {one["prometheusMetricName"]: one["name"] for one in gauges}
+    for component, names in (
+        ("autoscaling-gke", [f"autoscaling.gke.io|blockdraft|{exported[one]}" for one in wanted]),
+        ("autoscaling-adapter", [f"prometheus.googleapis.com|{one}|gauge" for one in wanted]),
+    ):
+        targets = [one["pods"] for one in only(component, "HorizontalPodAutoscaler")["metrics"]]
+        assert [one["metric"]["name"] for one in targets] == names
+        assert [one["target"]["averageValue"] for one in targets] == ["800m", "1"]
 
 
 def test_checkov_finds_nothing(tmp_path: Path) -> None:

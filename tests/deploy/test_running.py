@@ -93,7 +93,12 @@ def prometheus(pod: Pod, tmp_path: Path) -> Iterator[str]:
     config = {
         "global": {"scrape_interval": "1s"},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "blockdraft", "static_configs": [{"targets": targets}]}],
+        "scrape_configs": [
+            {
+                "job_name": "blockdraft",
+                "static_configs": [{"targets": targets, "labels": {"namespace": "blockdraft"}}],
+            }
+        ],
     }
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_ports(1)}"
@@ -148,7 +153,9 @@ def test_rules_and_dashboards_show_a_service_under_load(pod: Pod, prometheus: st
         until(lambda: bool(answer(prometheus, "blockdraft_verifier_drafter_attached == 1")))
         client.generate("again", sampling=LONG)
     recorded = re.findall(r"record: (\S+)", (DEPLOY / "prometheus" / "rules.yaml").read_text())
-    expressions = {one.expression for one in queries()} | set(recorded)
+    scaled = (DEPLOY / "k8s/components/autoscaling-keda/scaledobject.yaml").read_text()
+    triggers = [one["metadata"]["query"] for one in yaml.safe_load(scaled)["spec"]["triggers"]]
+    expressions = {one.expression for one in queries()} | {*recorded, *triggers}
 
     def empty() -> set[str]:
         return {one for one in expressions if not answer(prometheus, one)}

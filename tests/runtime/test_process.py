@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from tests.certificates import Authority, write_peer
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
@@ -199,17 +199,22 @@ async def test_a_unix_socket_that_a_killed_process_left_is_replaced() -> None:
 async def test_metrics_are_exposed_while_the_process_runs(unused_tcp_port: int) -> None:
     registry = CollectorRegistry()
     Counter("things_total", "Things", registry=registry).inc(3)
+    Histogram("sizes", "Sizes", registry=registry).observe(1)
 
-    def fetch(host: str = "127.0.0.1") -> str:
+    def fetch(host: str = "127.0.0.1", accept: str = "*/*") -> str:
         url = f"http://{host}:{unused_tcp_port}/metrics"
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as response:
+        request = urllib.request.Request(url, headers={"Accept": accept})
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
             body: bytes = response.read()
         return body.decode()
 
     app = App(loaded=True)
     async with running(app, unused_tcp_port, registry=registry) as (_, _, ready):
         await asyncio.wait_for(ready.wait(), PATIENCE_SECONDS)
-        assert "things_total 3.0" in await asyncio.to_thread(fetch)
+        for accept in ("*/*", "application/openmetrics-text; version=1.0.0"):
+            text = await asyncio.to_thread(fetch, accept=accept)
+            assert "things_total 3.0" in text
+            assert "_created" not in text
         # Every address that begins with 127 is this host's, but only one of them was listened at.
         with pytest.raises(OSError, match="refused"):
             await asyncio.to_thread(fetch, "127.0.0.2")

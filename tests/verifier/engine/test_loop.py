@@ -147,6 +147,18 @@ def test_the_published_share_of_pages_is_that_of_live_sequences(plain: Engine) -
     assert share() == 0
 
 
+def test_the_published_saturation_counts_who_waits_of_the_slots(plain: Engine) -> None:
+    slots = plain.scheduler.settings.max_sequences
+    for number in range(2 * slots):
+        request = GenerationRequest(f"s{number}", (number, 1), max_output_tokens=4)
+        plain.submit(request, Outcome())
+    assert plain.step()
+    assert plain.metrics.slots._value.get() == slots
+    assert plain.metrics.saturation._value.get() == 2
+    finish(plain)
+    assert plain.metrics.saturation._value.get() == 0
+
+
 def test_a_known_prefix_is_not_computed_again_and_still_drafted_from(
     plain: Engine, drafting: Engine, method: ScriptedMethod, decoder: Decoder
 ) -> None:

@@ -163,6 +163,7 @@ class Engine:
         return Load(
             len(self.scheduler.running),
             len(self.scheduler.waiting),
+            self.scheduler.settings.max_sequences,
             self._pages.used,
             self._pages.num_pages,
         )

@@ -24,10 +24,11 @@ Metric = TypeVar("Metric", CounterMetric, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load at one moment: sequences that run and wait, pages in use and in all."""
+    """The load at one moment: sequences that run and wait, slots, pages in use and in all."""
 
     running: int
     waiting: int
+    slots: int
     used_pages: int
     total_pages: int
 
@@ -58,9 +59,13 @@ class VerifierMetrics:
         gauge, counter = partial(new, Gauge), partial(new, CounterMetric)
         self.running = gauge("running_sequences", "Sequences being decoded.")
         self.waiting = gauge("waiting_sequences", "Sequences waiting to be admitted.")
+        # Ratios are for routers and autoscalers, which read gauges and divide none by another.
+        self.slots = gauge("slots", "Sequences that can be decoded at a time.")
+        self.saturation = gauge(
+            "saturation_ratio", "Sequences that run and wait, of the slots; above 1 some wait."
+        )
         self.pages_used = gauge("pages_used", "KV cache pages owned by live sequences.")
         self.pages_total = gauge("pages", "KV cache pages.")
-        # For routers outside, which read gauges and divide none by another.
         self.kv_cache_usage = gauge(
             "kv_cache_usage_ratio", "Share of the KV cache pages owned by live sequences, 0 to 1."
         )
@@ -209,6 +214,8 @@ class VerifierMetrics:
         """Publish the present load."""
         self.running.set(load.running)
         self.waiting.set(load.waiting)
+        self.slots.set(load.slots)
+        self.saturation.set((load.running + load.waiting) / load.slots)
         self.pages_used.set(load.used_pages)
         self.pages_total.set(load.total_pages)
         self.kv_cache_usage.set(load.used_pages / load.total_pages)
