@@ -204,7 +204,31 @@ def test_every_alert_has_a_page_and_a_scenario_in_which_it_fires() -> None:
     assert {f"Blockdraft{name}" for name, _, _, labels in SCENARIOS if labels} == set(ALERTS)
     for rule in RULES:
         if "alert" in rule:
-            assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
+            page = f"{{{{ $externalLabels.blockdraft_docs }}}}/runbooks/{rule['alert']}/"
+            assert rule["annotations"]["runbook_url"] == page
+
+
+@pytest.mark.parametrize("site", ["https://docs.example", ""])
+def test_runbooks_are_pages_of_the_site_that_prometheus_is_told_of(
+    site: str, tmp_path: Path
+) -> None:
+    rule = next(one for one in RULES if one.get("alert") == "BlockdraftMetricsAbsent")
+    alert = {
+        "exp_labels": PAGE,
+        "exp_annotations": {
+            **rule["annotations"],
+            "runbook_url": f"{site}/runbooks/BlockdraftMetricsAbsent/",
+        },
+    }
+    test = {
+        "external_labels": {"blockdraft_docs": site} if site else {},
+        "alert_rule_test": [
+            {"eval_time": "30m", "alertname": rule["alert"], "exp_alerts": [alert]}
+        ],
+    }
+    tested = {"rule_files": [str(SOURCE)], "tests": [test]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tested))
+    run("promtool", "test", "rules", tmp_path / "tests.yaml")
 
 
 def test_recorded_values_are_what_they_are_called(tmp_path: Path) -> None:
