@@ -13,6 +13,9 @@ TOOLS := $(DEPLOY)/.installed
 # So have the clients of others.
 CLIENTS := $(VENV)/clients
 ASKERS := $(CLIENTS)/.installed
+# What draws the diagrams of the site, which fetches nothing from elsewhere.
+MERMAID_VERSION := 12.3.0
+MERMAID := build/mermaid-$(MERMAID_VERSION).js
 # And PyTorch, which is larger than all else together.
 TORCH := $(VENV)/torch
 # Of `make chaos`, `make fuzz` and `make soak`, which takes so many minutes.
@@ -72,6 +75,12 @@ $(ASKERS): tests/clients/requirements.txt tests/clients/package.json | $(BIN)/py
 	$(CLIENTS)/bin/npm install --silent --no-audit --no-fund --no-package-lock --prefix $(CLIENTS)
 	@touch $@
 
+$(MERMAID): $(ASKERS)
+	@mkdir -p $(@D) && scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT \
+	&& $(CLIENTS)/bin/npm pack --silent --pack-destination "$$scratch" mermaid@$(MERMAID_VERSION) >&2 \
+	&& tar -xzmf "$$scratch"/*.tgz -C "$$scratch" package/dist/mermaid.min.js \
+	&& mv "$$scratch"/package/dist/mermaid.min.js $@
+
 $(TORCH)/.installed: $(PINS) | $(BIN)/python
 	@echo "installing blockdraft[torch,bench,dev] into $(TORCH)" >&2
 	$(PYTHON) -m venv $(TORCH)
@@ -93,7 +102,7 @@ test-tpu: $(TPU)  ## compile for TPU slices, of which none is needed
 test-torch: $(TORCH)/.installed  ## run targets in PyTorch
 	$(TORCH)/bin/python -m pytest -q tests/models/torch_target
 
-test-slow: $(DEV) $(ASKERS)  ## run the tests that take minutes, some of them compiled as for production
+test-slow: $(DEV) $(ASKERS) $(MERMAID)  ## run the tests that take minutes, some of them compiled as for production
 	XLA_FLAGS="--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true \
 	  --xla_cpu_parallel_codegen_split_count=32 $$XLA_FLAGS" \
 	$(BIN)/python -m pytest -q $(PARALLEL) --durations=0 --durations-min=1 -m optimized \
@@ -124,7 +133,7 @@ lint: $(DEV)  ## check style, words, links, protos, import rules, workflows, and
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
 	$(BIN)/python docs/terms.py
-	$(BIN)/python docs/site.py && $(BIN)/zensical build --strict --clean >/dev/null
+	$(BIN)/python docs/site.py && $(BIN)/zensical build --strict --clean -f build/zensical.toml >/dev/null
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python deploy/generate.py --check
 	$(BIN)/pre-commit validate-config
@@ -146,9 +155,9 @@ docs: $(DEV)  ## generate the tables of docs/configuration.md and the files of d
 	$(BIN)/python docs/generate.py
 	$(BIN)/python deploy/generate.py
 
-site: $(DEV)  ## build the documentation's site into build/site
-	$(BIN)/python docs/site.py
-	$(BIN)/zensical build --strict --clean
+site: $(DEV) $(MERMAID)  ## build the documentation's site into build/site
+	$(BIN)/python docs/site.py --mermaid $(MERMAID)
+	$(BIN)/zensical build --strict --clean -f build/zensical.toml
 
 locks: $(TOOLS)  ## pin what the images are made of by hash
 	sh deploy/docker/lock.sh $(DEPLOY)/bin/uv
