@@ -93,15 +93,15 @@ class Pod:
         return child_of(self.process.pid, role)
 
 
-def check_serving(front: Pod, *behind: Pod) -> None:
-    """See that pods become ready, and that the first of them answers with drafts."""
+def check_serving(front: Pod, *behind: Pod, model: str = "llama-3.1-8b-instruct") -> None:
+    """See that pods become ready, and that the first of them answers with drafts, as `model`."""
     for pod in (front, *behind):
         # Twice asked, since a server that hears nothing for seconds may take its verifier for away.
         until(partial(pod.probe, "readinessProbe"))
         assert pod.probe("livenessProbe")
     with Client(front.here[GRPC], timeout=120) as client:
         until(lambda: client.model().drafter is not None)
-        assert client.model().name == "llama-3.1-8b-instruct"
+        assert client.model().name == model
         usage = client.generate("ducks", max_tokens=24, ignore_eos=True).usage
     assert usage.output_tokens == 24
     assert usage.drafted_tokens > 0

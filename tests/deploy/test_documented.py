@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from tests.deploy.tools import DEPLOY, OVERLAYS, Manifest, made_of
+from tests.deploy.tools import DEPLOY, WITH_CHIPS, Manifest, made_of
 from tests.docs.pages import code, read, rows, section
 
 from blockdraft_runtime.settings.process import parse_size
@@ -25,7 +25,7 @@ def templates(made: list[Manifest]) -> list[Manifest]:
     return [one["spec"] for one in (*found, *(group["leaderTemplate"] for group in groups))]
 
 
-@pytest.mark.parametrize("name", [one for one in OVERLAYS if one != "cpu-dev"])
+@pytest.mark.parametrize("name", WITH_CHIPS)
 def test_machines_of_an_overlay(name: str) -> None:
     _, machines, topologies, _ = TABLE[name]
     with_chips = [one for one in templates(made_of(name)) if NODE in one.get("nodeSelector", {})]

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.deploy.pod_manifests import SPLIT, one_of, pods, selects, told
-from tests.deploy.tools import OVERLAYS, Manifest, made_of
+from tests.deploy.tools import WITH_CHIPS, Manifest, made_of
 
 from blockdraft_server.supervise.plan import ServeSettings
 
@@ -47,7 +47,7 @@ def test_servers_find_verifiers_and_nobody_else_reaches_them(split: list[Manifes
     assert back.verifier.peer_tls is not None
 
 
-@pytest.mark.parametrize("name", [one for one in OVERLAYS if one != "cpu-dev"])
+@pytest.mark.parametrize("name", WITH_CHIPS)
 def test_pods_with_chips_may_ask_the_device_plugin(name: str) -> None:
     made = made_of(name)
     policies = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]

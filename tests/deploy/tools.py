@@ -26,6 +26,7 @@ from blockdraft_verifier.engine.metrics import VerifierMetrics
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 OVERLAYS = tuple(sorted(path.name for path in (DEPLOY / "k8s" / "overlays").iterdir()))
+WITH_CHIPS = tuple(name for name in OVERLAYS if not name.startswith("cpu"))
 COMPONENTS = tuple(sorted(path.name for path in (DEPLOY / "k8s" / "components").iterdir()))
 _BIN = Path(os.environ.get("BLOCKDRAFT_DEPLOY_TOOLS", ROOT / ".venv" / "deploy" / "bin"))
 _PAGES = sorted((DEPLOY / "grafana").glob("*.json"))
