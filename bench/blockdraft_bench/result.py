@@ -139,7 +139,8 @@ def draw(
     axes.set_xlabel(x.replace("_", " "))
     axes.set_ylabel(y.replace("_", " "))
     if by and series:
-        axes.legend(fontsize="small")
+        # Above the axes: within them it would hide bars.
+        figure.legend(loc="outside upper center", ncols=2, fontsize="small")
     return figure
 
 

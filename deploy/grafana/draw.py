@@ -22,6 +22,10 @@ from matplotlib.axes import Axes
 
 HERE = Path(__file__).parent
 _POINTS = 150
+_LEGEND_ENTRIES = 12
+_LEGEND_COLUMNS = 3
+# Share of the height of axes that a row of a legend takes.
+_LEGEND_ROW = 0.07
 _SHORTEST_STEP_SECONDS = 1.0
 _SHORTEST_RATE_SECONDS = 10
 _UNITS = {
@@ -98,12 +102,18 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], window: Window) -> bool:
     if not finite_values:
         axes.text(0.5, 0.5, defaults["noValue"], transform=axes.transAxes, ha="center")
         return False
-    axes.set_ylim(1.1 * min(*finite_values, 0), 1.1 * max(finite_values) or 1)
+    handles, labels = axes.get_legend_handles_labels()
+    shown = handles[:_LEGEND_ENTRIES] if any(labels) else []
+    # Above the values, which it would hide.
+    room = 1.1 + _LEGEND_ROW * math.ceil(len(shown) / _LEGEND_COLUMNS)
+    axes.set_ylim(1.1 * min(*finite_values, 0), room * max(finite_values) or 1)
     if steps := defaults.get("thresholds", {}).get("steps"):
         axes.axhline(steps[-1]["value"], color="red", linewidth=0.8, linestyle="--")
-    handles, labels = axes.get_legend_handles_labels()
-    if any(labels):
-        axes.legend(handles[:12], labels[:12], fontsize=6, loc="upper left")
+    if shown:
+        legend = axes.legend(
+            handles=shown, fontsize=6, loc="upper left", ncols=_LEGEND_COLUMNS, frameon=False
+        )
+        legend.set_in_layout(False)
     return True
 
 

@@ -133,10 +133,11 @@ def test_bars_over_names_and_curves_over_numbers() -> None:
     assert [label.get_text() for label in bars.get_xticklabels()] == ["a", "b"]
     heights = [patch.get_height() for patch in bars.patches if isinstance(patch, Rectangle)]
     assert heights == [1.0, 2.0]
-    [curves] = draw(rows, "k", "speed", ["set"], log=True).axes
+    figure = draw(rows, "k", "speed", ["set"], log=True)
+    [curves], [legend] = figure.axes, figure.legends
     assert np.array_equal(curves.get_lines()[0].get_xydata(), [[1.0, 1.0], [2.0, 2.0]])
-    legend = curves.get_legend()
-    assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["set a"]
+    figure.draw_without_rendering()
+    assert not legend.get_window_extent().overlaps(curves.get_window_extent())
     assert curves.get_xscale() == curves.get_yscale() == "log"
     assert draw([], "set", "speed", ["T"]).axes
