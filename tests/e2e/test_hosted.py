@@ -67,7 +67,9 @@ def test_it_drafts_restarts_and_stops(tmp_path: Path, capsys: pytest.CaptureFixt
             # The drafter's metrics are where those of a process of its own would be.
             url = f"http://127.0.0.1:{port + 2}/metrics"
             with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as response:
-                assert b"blockdraft_drafter_drafted_tokens_total" in response.read()
+                told = response.read().decode()
+            assert "blockdraft_drafter_drafted_tokens_total" in told
+            assert "_created" not in told
             # The summary follows the first answers.
             words = "DFlash, block of 8, untrained, in the verifier's"
             until(lambda: words in (tmp_path / "log").read_text())

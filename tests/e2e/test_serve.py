@@ -327,6 +327,13 @@ def test_no_text_and_no_tokens_are_logged_or_counted(service: Service, client: C
         assert ", ".join(map(str, ids[:4])) not in told
 
 
+@pytest.mark.parametrize("offset", range(3))
+def test_when_counters_were_made_is_no_metric(service: Service, offset: int) -> None:
+    told = service.metrics(offset)
+    assert "_total" in told
+    assert "_created" not in told
+
+
 def test_stops_cleanly(service: Service) -> None:
     family = psutil.Process(service.process.pid).children(recursive=True)
     assert len(family) >= 3
