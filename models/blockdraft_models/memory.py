@@ -14,8 +14,8 @@ _MOST_CPU_BYTES = 1 << 30
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def cache_budget_bytes(arrays: object) -> int:
-    """Return the bytes of each device that a KV cache may take beside arrays, a pytree.
+def cache_budget_bytes(arrays: object, further_bytes: int = 0) -> int:
+    """Return the bytes of each device that a KV cache may take beside arrays, a pytree, and others.
 
     On accelerators it is the same on every host of a slice: it follows from the kind of device and
     the arrays alone.
@@ -23,7 +23,8 @@ def cache_budget_bytes(arrays: object) -> int:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return min(int(_memory_bytes() * _CPU_SHARE), _MOST_CPU_BYTES)
-    return max(int(stats["bytes_limit"] * _ACCELERATOR_SHARE) - device_bytes(arrays), 0)
+    used = device_bytes(arrays) + further_bytes
+    return max(int(stats["bytes_limit"] * _ACCELERATOR_SHARE) - used, 0)
 
 
 def device_bytes(arrays: object) -> int:

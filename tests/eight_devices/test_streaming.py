@@ -18,7 +18,7 @@ from tests.models.builders import random_decoder, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.layer import GatedMLP
+from blockdraft_models.decoder.mlp import GatedMLP
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.decoder.sharding import Placement, model_mesh
 from blockdraft_models.families.published_config import config_to_hf

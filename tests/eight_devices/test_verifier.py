@@ -33,6 +33,7 @@ from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.runner import ModelRunner
+from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import LimitsPacker
 from blockdraft_verifier.scheduling.scheduler import Row
@@ -56,9 +57,10 @@ class Stepping:
         graph, self.weights = nnx.split(decoder)
         self.vocab_size = decoder.config.vocab_size
         stacked = isinstance(decoder, ScannedDecoder)
-        self.layout = CacheLayout.of(
-            decoder.config, NUM_PAGES, PAGE_SIZE, jnp.float32, mesh=mesh, stacked=stacked
-        )
+        form: Any = {"mesh": mesh, "stacked": stacked}
+        states = StateLayout.of(decoder.config, BUCKET.rows, jnp.float32, **form)
+        sizes = NUM_PAGES, PAGE_SIZE
+        self.layout = CacheLayout.of(decoder.config, *sizes, jnp.float32, states=states, **form)
         fingerprint = "" if projection is None else projection.fingerprint()
         self.features = FeatureForm((2, 0), projection, fingerprint).placed(mesh)
         step = TargetStep(graph, self.layout, MAX_PAGES, self.features, 4)
@@ -66,9 +68,9 @@ class Stepping:
         self.cache = allocate_cache(self.layout)
 
     def run(self, rows: list[Row]) -> StepOutputs:
-        sizes = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
+        sizes: Any = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
         limits = LimitsPacker(self.vocab_size).pack(rows, BUCKET)
-        words = to_words(pack(rows, BUCKET, **sizes))
+        words = to_words(pack(rows, BUCKET, **sizes, states=self.layout.states))
         inputs = jax.device_put((words, limits), self.layout.replicated)
         outputs, self.cache = self.compiled(
             jax.tree.leaves(self.weights), self.features.projection, self.cache, *inputs
@@ -103,6 +105,7 @@ def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:
         for index, sampling in enumerate((Sampling(), sampled))
     )
     first.pages, second.pages = [9, 3, 0, 7], [2, 8, 15, 1]
+    second.state_slot = 1
     return [
         [Row(first, 0, prompts[0][:8], 0)],
         [Row(first, 8, prompts[0][8:11], 2), Row(second, 0, prompts[1][:5], 0)],
@@ -147,6 +150,7 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
         *(("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True)),
         *(("olmo3", True), ("granite", False), ("gemma4", False), ("gemma4", True)),
         *(("gemma4-shared", False), ("gemma4-shared", True)),
+        *(("qwen3-next", True), ("qwen3-5", False), ("qwen3-5", True), ("qwen3-5-moe", False)),
     ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:
@@ -215,9 +219,11 @@ def test_what_devices_computed_is_added_in_their_order(width: int) -> None:
     np.testing.assert_array_equal(jax.jit(total)(parts), expected)
 
 
-def test_bits_depend_on_no_other_position() -> None:
-    placement = placed_on(2)
-    decoder, _ = load_decoder(TARGETS / "qwen3-moe", dtype=jnp.float32, placement=placement)
+# Two devices divide the heads of a state, four do not.
+@pytest.mark.parametrize(("name", "devices"), [("qwen3-moe", 2), ("qwen3-5", 2), ("qwen3-5", 4)])
+def test_bits_depend_on_no_other_position(name: str, devices: int) -> None:
+    placement = placed_on(devices)
+    decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32, placement=placement)
     scheduler = SchedulerSettings(max_sequences=2, max_step_tokens=8, max_context_tokens=64)
     settings = EngineSettings(page_size=8, num_pages=40, scheduler=scheduler)
     runner = ModelRunner(decoder, settings, placement.mesh)

@@ -35,6 +35,9 @@ SEEDS = {
     "granite": 14,
     "gemma4": 15,
     "gemma4-shared": 17,  # with 16, the prompt has a token of padding, which is masked
+    "qwen3-next": 18,
+    "qwen3-5": 19,
+    "qwen3-5-moe": 20,
 }
 CONTINUED = 100
 

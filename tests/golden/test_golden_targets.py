@@ -67,8 +67,43 @@ def test_keys_that_no_layer_uses_are_left_alone(tmp_path: Path) -> None:
     assert checkpoint.fingerprint == load_decoder(source, dtype=jnp.float32)[1].fingerprint
 
 
+def test_qwen3_5_is_read_as_it_is_published(tmp_path: Path) -> None:
+    """Beside images and layers that draft, experts are in one tensor there."""
+    source = TARGETS / "qwen3-5-moe"
+    tensors = load_file(source / "model.safetensors")
+    published, experts = {}, re.compile(r"(.*experts)\.(\d+)\.(\w+)_proj\.weight")
+    for name in sorted(tensors):
+        match = experts.fullmatch(name)
+        if match is None:
+            published[name] = tensors[name]
+        elif match[2] == "0":
+            joint = ("gate", "up") if match[3] != "down" else ("down",)
+            stored = [
+                np.concatenate([tensors[f"{match[1]}.{e}.{part}_proj.weight"] for part in joint])
+                for e in range(6)
+            ]
+            published[f"{match[1]}.{'_'.join(joint)}_proj"] = np.stack(stored)
+    assert len(published) < len(tensors) / 1.5
+    body = "model.language_model."
+    published = {
+        name.replace("model.", body) if name.startswith("model.") else name: published[name]
+        for name in published
+    }
+    for name in ("model.visual.blocks.0.attn.proj.weight", "mtp.layers.0.mlp.gate.weight"):
+        published[name] = np.zeros((2, 2), np.float32)
+    save_file(published, tmp_path / "model.safetensors")
+    text = json.loads((source / "config.json").read_text())
+    config = {"model_type": "qwen3_5_moe", "text_config": text, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    decoder, checkpoint = load_decoder(tmp_path, dtype=jnp.float32)
+    same, expected = load_decoder(source, dtype=jnp.float32)
+    assert checkpoint.fingerprint == expected.fingerprint
+    tokens = np.load(TARGETS / "qwen3-5-moe.npz")["token_ids"]
+    np.testing.assert_array_equal(run_dense(decoder, tokens)[0], run_dense(same, tokens)[0])
+
+
 def test_there_are_targets() -> None:
-    assert len(NAMES) == 17
+    assert len(NAMES) == 20
 
 
 @pytest.mark.parametrize("name", NAMES)

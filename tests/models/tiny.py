@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.rope_scaling import ProportionalScaling
 from blockdraft_models.families.published_config import config_to_hf
@@ -113,6 +113,24 @@ LIKE_GRANITE: dict[str, Any] = {
     "query_scale": 0.6,
     "residual_scale": 0.22,
     "logit_divisor": 8.0,
+}
+# Of five layers, the second to last attends.
+LIKE_QWEN3_5: dict[str, Any] = {
+    "kind": "qwen3",
+    "rotary_dim": 4,
+    "norm_offset": 1.0,
+    "output_gate": True,
+    "delta": DeltaSizes(2, 4, 8, 12, 4),
+    "recurrent": (True, True, True, False, True),
+    "num_layers": 5,
+}
+LIKE_QWEN3_NEXT: dict[str, Any] = {
+    **LIKE_QWEN3_5,
+    "recurrent": (True, False),
+    "num_layers": 2,
+    "num_experts": 4,
+    "experts_per_token": 2,
+    "shared_expert_size": 24,
 }
 LIKE_OLMO3: dict[str, Any] = {
     "qk_norm": True,

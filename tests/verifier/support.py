@@ -212,8 +212,9 @@ def make_engine(
     pages: int | None = None,
 ) -> Engine:
     """Return an engine that may use all pages of its cache, or only so many of them."""
-    scarce = replace(config, num_pages=pages or config.num_pages)
-    return engine_over(UnhurriedRunner(decoder, config), scarce, link)
+    runner = UnhurriedRunner(decoder, config)
+    scarce = replace(runner.settings, num_pages=pages or config.num_pages)
+    return engine_over(runner, scarce, link)
 
 
 def error_of(message: pb.SequenceTokens) -> ServiceError:

@@ -17,7 +17,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequ
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 NAMES = ["mistral-window", "qwen3-moe", "gemma3", "gpt-oss", "smollm3", "olmo3"]
-NAMES += ["gemma4", "gemma4-shared"]
+NAMES += ["gemma4", "gemma4-shared", "qwen3-next", "qwen3-5", "qwen3-5-moe"]
 
 
 @pytest.mark.parametrize(("name", "scanned"), list(product(NAMES, (False, True))))
@@ -33,6 +33,7 @@ def test_paged_steps_say_what_transformers_says(name: str, *, scanned: bool) -> 
     ]
     for index, sequence in enumerate(sequences):
         sequence.pages = pages[index * MAX_PAGES : (index + 1) * MAX_PAGES]
+        sequence.state_slot = index
     scale = np.abs(golden["logits"]).max()
     while left := [each for each in sequences if each.committed < len(each.tokens)]:
         rows = []

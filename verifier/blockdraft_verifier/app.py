@@ -133,6 +133,10 @@ class VerifierApp:
             unreached = _UNREACHED_SECONDS if settings.slice is None else PROGRESS_SECONDS
             if remote.wait_while_it_loads(unreached) is None:
                 logger.warning("no drafter yet at %s: decoding plainly", settings.drafter_address)
+        # The processes of a slice compile at the same time, before they run anything else. A guest
+        # borrows pages, but no states.
+        alone = settings.slice is None and runner.layout.states is None
+        guest = partial(GuestRunner, runner) if alone else None
         engine = Engine(
             runner,
             runner.settings,
@@ -142,8 +146,7 @@ class VerifierApp:
             guard=self._guard,
             on_failure=on_failure,
             self_test=partial(enforce, allow_inexact=settings.engine.allow_inexact),
-            # The processes of a slice compile at the same time, before they run anything else.
-            guest=partial(GuestRunner, runner) if settings.slice is None else None,
+            guest=guest,
             spawn=self.loading.spawn,
         )
         grammars = GrammarCompiler(partial(tokenizer_of, settings.target, vocab_size))

@@ -135,13 +135,17 @@ def sized_for(
         if size != engine.page_size:
             logger.info("pages of %d tokens, whose table fits into scalar memory", size)
         engine = replace(engine, page_size=size)
-    page_bytes = cache_layout(decoder, engine, mesh).page_bytes
+    layout = cache_layout(decoder, engine, mesh)
+    page_bytes, state_bytes = layout.page_bytes, layout.states.bytes if layout.states else 0
+    if state_bytes:
+        count = engine.scheduler.max_sequences
+        logger.info("states of %d sequences take %s", count, size_text(state_bytes))
     engine = sized(
         engine,
         settings.cache,
         model_limit=limit,
         page_bytes=page_bytes,
-        budget_bytes=cache_budget_bytes((nnx.state(decoder), beside)),
+        budget_bytes=cache_budget_bytes((nnx.state(decoder), beside), state_bytes),
     )
     longest = engine.scheduler.max_context_tokens
     pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]

@@ -8,6 +8,10 @@ otherwise full, since a place may decide bits too. Compared are the keys and val
 left in the cache, and the log probabilities after the last position; on a slice of several hosts
 the latter alone.
 
+Where layers have a state, rows begin where the text had one, in slots of their own, and go on over
+the end of a chunk. Each shape computes the same positions again in these slots, as after a draft
+that was rejected.
+
 A difference in one of a hundred positions is found only if so many are compared: a few at every
 start, more with `--self-test`, which also tries more numbers of rows.
 """
@@ -19,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.buckets import Bucket
@@ -85,6 +90,8 @@ class _Probe:
     span: int
     text_pages: tuple[int, ...]
     spare_pages: tuple[int, ...]
+    # Slots of states of the rows that are compared; none without states.
+    compared_slots: range
 
     @classmethod
     def of(cls, runner: ModelRunner, most_span: int) -> "_Probe":
@@ -92,24 +99,41 @@ class _Probe:
         size, page_count = runner.settings.page_size, runner.settings.num_pages
         by_kernel = runner.layout.attention != "portable"
         chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
+        most_start, slots = chunk, range(0)
+        if runner.layout.states is not None:
+            # From a page before a chunk of states, or from its begin over its end.
+            most_span += min(size, CHUNK_TOKENS)
+            most_start -= size if size < CHUNK_TOKENS else 0
+            slots = range((runner.settings.scheduler.max_sequences + 1) // 2)
         # At least half of the pages stay for the rows that compute it anew.
         max_tokens = runner.settings.scheduler.max_context_tokens
         room = min(max_tokens, max(1, page_count // 2) * size)
         length = min(room, 2 * chunk + most_span)
-        start = max(0, min(chunk, length - most_span)) // size * size
+        start = max(0, min(most_start, length - most_span)) // size * size
         span = min(most_span, length - start)
         text_pages = tuple(range(-(-length // size)))
         rng = np.random.default_rng(0)
         text = tuple(int(token) for token in rng.integers(0, runner.model.vocab_size, length))
         spare_pages = tuple(range(len(text_pages), page_count))
-        return cls(runner, text, start, span, text_pages, spare_pages)
+        return cls(runner, text, start, span, text_pages, spare_pages, slots)
 
     def compute_text(self) -> None:
-        """Fill the text's pages."""
+        """Fill the text's pages, and the slots of states up to `start`."""
+        self._compute_to(len(self.text), 0)
+        for slot in self.compared_slots:
+            self._compute_to(self.start, slot)
+
+    def _compute_to(self, end: int, slot: int) -> None:
         bucket = max(self.runner.buckets, key=lambda bucket: bucket.tokens)
-        for first in range(0, len(self.text), bucket.tokens):
-            stop = min(first + bucket.tokens, len(self.text))
-            self.runner.run_in(bucket, [self._row(self.text_pages, first, stop)])
+        for first in range(0, end, bucket.tokens):
+            stop = min(first + bucket.tokens, end)
+            self.runner.run_in(bucket, [self._row(self.text_pages, first, stop, slot)])
+
+    def _restore(self, slots: Sequence[int]) -> None:
+        """Compute states again that the compared positions have overwritten."""
+        stay = self.start + self.span < (self.start // CHUNK_TOKENS + 2) * CHUNK_TOKENS
+        for slot in () if stay else slots:
+            self._compute_to(self.start, slot)
 
     def signatures(self, bucket: Bucket, live_rows: Sequence[int]) -> set[bytes]:
         """Return the signatures of compared rows, with each number of live rows and with the most.
@@ -117,6 +141,8 @@ class _Probe:
         There is one signature if all got the same bits.
         """
         max_rows = min(bucket.rows, bucket.tokens)
+        if self.compared_slots:
+            max_rows = min(max_rows, self.runner.settings.scheduler.max_sequences)
         live = [count for count in live_rows if count < max_rows]
         digests = {
             digest for count in (*live, max_rows) for digest in self._computed(bucket, count)
@@ -128,6 +154,7 @@ class _Probe:
         at_a_time = min(self.span, max(1, bucket.tokens // live_rows))
         row_pages = list(self._row_pages(live_rows, at_a_time))
         comparing = range(0, len(row_pages), 2)
+        self._restore(self.compared_slots[: len(comparing)])
         for offset in range(0, self.span, at_a_time):
             first = self.start + offset
             stop = min(first + at_a_time, self.start + self.span)
@@ -135,9 +162,9 @@ class _Probe:
             for index, pages in enumerate(row_pages):
                 if index % 2:
                     end = len(self.text)
-                    rows.append(self._row(pages, end - (stop - first), end))
+                    rows.append(self._row(pages, end - (stop - first), end, self._other_slot))
                 else:
-                    rows.append(self._row(pages, first, stop))
+                    rows.append(self._row(pages, first, stop, index // 2))
             outputs = self.runner.run_in(bucket, rows)
         for index in comparing:
             choice = self._last_choice(rows, index)
@@ -158,17 +185,20 @@ class _Probe:
         length = min(len(self.text), room // other_rows) if other_rows else 0
         count = max(1, -(-length // size))
         fillers = [
-            self._row(spare[at : at + count], 0, length)
+            self._row(spare[at : at + count], 0, length, self._other_slot)
             for at in range(0, len(spare) - count + 1, count)
             if length
         ][:other_rows]
         lead = 0 if other_rows else min(self.start, room) // size * size
+        if self.compared_slots:
+            lead = lead if lead == self.start else 0
+        self._restore(self.compared_slots[:1])
         first_own = (self.start - lead) // size
         row_pages = (*self.text_pages[:first_own], *pages[first_own:])
         for offset in range(0, self.span, at_a_time):
             first = self.start + offset
             stop = min(first + at_a_time, self.start + self.span)
-            rows = [*fillers, self._row(row_pages, first - lead, stop)]
+            rows = [*fillers, self._row(row_pages, first - lead, stop, 0)]
             outputs = self.runner.run_in(bucket, rows)
         choice = self._last_choice(rows, len(rows) - 1)
         log_probs = (np.asarray(array)[choice].tobytes() for array in outputs.log_probs)
@@ -188,10 +218,15 @@ class _Probe:
                 return
             yield (*self.text_pages[:first], *(spare.pop() for _ in range(page_count)))
 
-    def _row(self, pages: Sequence[int], first: int, stop: int) -> Row:
+    @property
+    def _other_slot(self) -> int:
+        """The slot of rows that are not compared."""
+        return self.runner.settings.scheduler.max_sequences - 1
+
+    def _row(self, pages: Sequence[int], first: int, stop: int, slot: int) -> Row:
         drafted = min(stop - first, self.runner.max_block) - 1
         request = GenerationRequest("self-test", self.text[:stop], log_probs=0)
-        sequence = TokenSequence(0, request, 0.0, pages=list(pages))
+        sequence = TokenSequence(0, request, 0.0, pages=list(pages), state_slot=slot)
         return Row(sequence, first, self.text[first:stop], drafted)
 
     def _last_choice(self, rows: Sequence[Row], index: int) -> int:

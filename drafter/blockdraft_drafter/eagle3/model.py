@@ -37,10 +37,10 @@ from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.layer import (
     LAYER_SCOPE,
     AttentionProjections,
-    GatedMLP,
     Linear,
     RMSNorm,
 )
+from blockdraft_models.decoder.mlp import GatedMLP
 from blockdraft_models.decoder.rope import rotary_tables, rotate
 from blockdraft_models.decoder.sharding import EMBED
 

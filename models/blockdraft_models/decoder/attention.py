@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS, DeltaInputs, DeltaWeights, chunk
+
 LayerCache = TypeVar("LayerCache")
 
 
@@ -71,6 +73,17 @@ class Attend(Protocol[LayerCache]):
 
         Queries and keys come normalized and rotated; scores are scaled by `head_dim ** -0.5`.
         """
+        ...
+
+
+@runtime_checkable
+class Recur(Protocol[LayerCache]):
+    """One layer's recurrence over flat tokens, of an `Attend` that also keeps states."""
+
+    def recur(
+        self, weights: DeltaWeights, inputs: DeltaInputs, cache: LayerCache, /
+    ) -> tuple[Float[Array, "tokens value_heads value_dim"], LayerCache]:
+        """Return the outputs, in the element type of the inputs, and the updated cache."""
         ...
 
 
@@ -144,3 +157,31 @@ class DenseAttend:
         weights = softmax(scores, reach.sinks).astype(v.dtype)
         attended = jnp.einsum("bkgqs,bskd->bqkgd", weights, values)
         return attended.reshape(tokens, heads, head_dim), cache
+
+    def recur(
+        self, weights: DeltaWeights, inputs: DeltaInputs, cache: LayerCache, /
+    ) -> tuple[Float[Array, "tokens value_heads value_dim"], LayerCache]:
+        """Compute each sequence from an empty state, chunk by chunk; return `cache` untouched."""
+        padding, lead = -self.length % CHUNK_TOKENS, weights.lead
+
+        def of_sequence(inputs: DeltaInputs) -> Array:
+            padded = jax.tree.map(
+                lambda x: jnp.pad(x, ((lead, padding), *((0, 0),) * (x.ndim - 1))), inputs
+            )
+            _, heads, width = inputs.value.shape
+
+            def step(state: Array, start: Array) -> tuple[Array, Array]:
+                window = jax.tree.map(
+                    lambda x: jax.lax.dynamic_slice_in_dim(x, start, lead + CHUNK_TOKENS), padded
+                )
+                outputs, state = chunk(weights, state, window)
+                return state, outputs
+
+            state = jnp.zeros((heads, inputs.key.shape[-1], width), jnp.float32)
+            starts = jnp.arange(0, self.length, CHUNK_TOKENS, dtype=jnp.int32)
+            _, outputs = jax.lax.scan(step, state, starts)
+            return outputs.reshape(-1, heads, width)[: self.length]
+
+        sequences = jax.tree.map(lambda x: x.reshape(self.batch, self.length, *x.shape[1:]), inputs)
+        outputs = jax.lax.map(of_sequence, sequences)
+        return outputs.reshape(inputs.value.shape).astype(inputs.value.dtype), cache

@@ -23,6 +23,8 @@ _NOT_ARCHITECTURE = ("name", "family", "max_position_embeddings", "bos_token_id"
 # Several times what any published decoder has, and few enough to be listed one by one.
 _MOST_LAYERS = _MOST_EXPERTS = 1024
 _LARGEST_SIZE = 2**31 - 1
+# So many positions before a chunk are kept for its convolution.
+_MOST_TAPS = 8
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_layers"),
     *("num_heads", "num_kv_heads", "head_dim", "max_position_embeddings"),
@@ -38,6 +40,24 @@ class LayerForm(NamedTuple):
 
     is_global: bool  # whether it has the heads of layers without a window, if those are others
     own_kv: bool  # whether it has keys and values
+    recurrent: bool = False  # whether it has a state instead of attention
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSizes:
+    """The sizes of a gated delta rule; a few value heads share each key head."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int  # positions that the convolution before it sees, the newest included
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no layer can have."""
+        sizes = asdict(self)
+        if min(sizes.values()) < 1 or self.value_heads % self.key_heads or self.taps > _MOST_TAPS:
+            raise ValueError(f"a delta rule of {sizes} is not supported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +121,10 @@ class DecoderConfig:
     num_experts: int = 0  # MLPs in each layer that a router chooses from; 0 if there is one
     experts_per_token: int = 0
     normalized_routing: bool = True  # whether the weights of a token's experts add up to one
+    shared_expert_size: int = 0  # inner width of an MLP beside the experts; 0 for none (Qwen3-Next)
+    output_gate: bool = False  # whether attention's output is gated by its input (Qwen3-Next)
+    delta: DeltaSizes | None = None  # of layers with a state
+    recurrent: tuple[bool, ...] = ()  # whether each layer has one; empty if none has
 
     def __post_init__(self) -> None:
         """Refuse shapes no decoder can have."""
@@ -124,6 +148,10 @@ class DecoderConfig:
             raise ValueError(f"windows of {len(self.windows)} layers, of {self.num_layers}")
         if self.rotated and len(self.rotated) != self.num_layers:
             raise ValueError(f"rotations of {len(self.rotated)} layers, of {self.num_layers}")
+        if self.recurrent and len(self.recurrent) != self.num_layers:
+            raise ValueError(f"states of {len(self.recurrent)} layers, of {self.num_layers}")
+        if any(self.recurrent) and (self.delta is None or self.windows):
+            raise ValueError("layers with a state beside some with a window are not supported")
         if len({*self.windows, 0}) > 2:
             raise ValueError("sliding windows of several sizes are not supported")
         with_keys = {self.window(layer) for layer in range(min(self.kv_layers, self.num_layers))}
@@ -176,15 +204,17 @@ class DecoderConfig:
 
     def shortened(self, layers: int) -> "DecoderConfig":
         """Return a decoder of the first `layers` layers only."""
-        windows, rotated = self.windows[:layers], self.rotated[:layers]
+        names = "windows", "rotated", "recurrent"
+        by_layer = {name: getattr(self, name)[:layers] for name in names}
         shared = max(0, layers - self.kv_layers)
-        return replace(
-            self, num_layers=layers, windows=windows, rotated=rotated, shared_kv_layers=shared
-        )
+        return replace(self, num_layers=layers, shared_kv_layers=shared, **by_layer)
 
     def of_layer(self, layer: int) -> "DecoderConfig":
         """Return the decoder with the sizes of one of its layers."""
         config = self.of_kind(is_global=not self.window(layer))
+        if self.recurrent:
+            delta = self.delta if self.recurrent[layer] else None
+            config = replace(config, delta=delta, recurrent=())
         if layer < self.kv_layers:
             return config
         inner = self.intermediate_size * (2 if self.double_mlp else 1)
@@ -207,11 +237,11 @@ class DecoderConfig:
     def form(self, layer: int) -> LayerForm:
         """Return the form of a layer: those of one form have weights of the same shapes."""
         is_global = self.global_head_dim is not None and not self.window(layer)
-        return LayerForm(is_global, layer < self.kv_layers)
+        return LayerForm(is_global, layer < self.kv_layers, self.is_recurrent(layer))
 
     @property
     def kv_layers(self) -> int:
-        """Number of layers that have keys and values: the first ones."""
+        """Number of layers that have keys and values, or a state, of their own: the first ones."""
         return self.num_layers - self.shared_kv_layers
 
     def kv_layer(self, layer: int) -> int:
@@ -220,6 +250,18 @@ class DecoderConfig:
             return layer
         before = range(self.kv_layers)
         return max(source for source in before if self.window(source) == self.window(layer))
+
+    def cache_number(self, layer: int) -> int:
+        """Return the place of a layer's cache: states come behind keys and values."""
+        source = self.kv_layer(layer)
+        before = sum(self.recurrent[:source])
+        if not self.is_recurrent(source):
+            return source - before
+        return self.num_layers - sum(self.recurrent) + before
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Return whether a layer has a state instead of attention."""
+        return bool(self.recurrent) and self.recurrent[layer]
 
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer, 0 for none."""

@@ -1,4 +1,4 @@
-"""One layer of a decoder: attention and an MLP, or the experts that a router chooses."""
+"""One layer of a decoder: attention or a recurrence, and an MLP or experts."""
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +15,28 @@ from blockdraft_models.decoder.attention import (
 )
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.decoder.gated_delta_net import GatedDeltaNet
 from blockdraft_models.decoder.layer import (
     LAYER_SCOPE,
     AttentionProjections,
-    GatedMLP,
     RMSNorm,
     norm,
     parameter,
     scaled,
 )
 from blockdraft_models.decoder.layer_embeddings import SideInput
+from blockdraft_models.decoder.mlp import GatedMLP, SharedExpert
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
 
 class DecoderLayer(nnx.Module):
-    """Attention and MLP, each added to the residual stream.
+    """Attention, or a recurrence in its place, and MLP, each added to the residual stream.
 
     Norms that a family does not have, before them or behind them, are None.
     """
+
+    attention: AttentionProjections  # of layers that attend
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize a random layer."""
@@ -42,11 +45,16 @@ class DecoderLayer(nnx.Module):
             return norm(config, config.hidden_size, EMBED, dtype) if there else None
 
         self.attention_norm = norm_if(config.input_norms)
-        self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
+        recurs = config.delta is not None
+        self.recurrence = GatedDeltaNet(config, dtype=dtype, rngs=rngs) if recurs else None
+        if not recurs:
+            self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
         self.attention_output_norm = norm_if(config.output_norms)
         self.mlp_norm = norm_if(config.input_norms)
         kind = Experts if config.num_experts else GatedMLP
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
+        shared = config.shared_expert_size > 0
+        self.shared_expert = SharedExpert(config, dtype=dtype, rngs=rngs) if shared else None
         self.mlp_output_norm = norm_if(config.output_norms)
         self.residual_scale = config.residual_scale
         size = config.layer_embedding_size
@@ -67,9 +75,13 @@ class DecoderLayer(nnx.Module):
         """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
             y = _normalized(self.attention_norm, x)
-            attended, cache = self.attention(y, rotary, cache, attend, reach, side.kv)
+            mixer = self.recurrence or self.attention
+            attended, cache = mixer(y, rotary, cache, attend, reach, side.kv)
             x = x + scaled(_normalized(self.attention_output_norm, attended), self.residual_scale)
-            fed = self.mlp(_normalized(self.mlp_norm, x))
+            y = _normalized(self.mlp_norm, x)
+            fed = self.mlp(y)
+            if self.shared_expert is not None:
+                fed = fed + self.shared_expert(y)
             x = x + scaled(_normalized(self.mlp_output_norm, fed), self.residual_scale)
             if self.side_input is not None and side.embedded is not None:
                 x = x + self.side_input(x, side.embedded)

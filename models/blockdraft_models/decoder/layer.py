@@ -1,4 +1,4 @@
-"""Parts of decoder layers: linear maps, RMS normalization, embedding, projections, MLP.
+"""Parts of decoder layers: linear maps, RMS normalization, embedding, projections.
 
 Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
 it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules can be built where
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
-from blockdraft_models.decoder.config import Activation, DecoderConfig
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.products import Matrix, ordered, project, row_sums
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import (
@@ -25,7 +25,6 @@ from blockdraft_models.decoder.sharding import (
     GLOBAL_KV_HEADS,
     HEADS,
     KV_HEADS,
-    MLP,
     VOCAB,
     Axes,
     Division,
@@ -251,7 +250,8 @@ class AttentionProjections(nnx.Module):
     `query_norm` and `key_norm` normalize each head (Qwen3), or all heads together (OLMo), or are
     None; so are `sinks`, a score for each head (gpt-oss). Without a `value` projection, values are
     the keys as projected, and `value_norm` normalizes them, or is None; without a `key` projection,
-    both are another layer's (Gemma 4).
+    both are another layer's (Gemma 4). `gate` opens and closes each element of the output
+    (Qwen3-Next), or is None.
     """
 
     def __init__(
@@ -286,6 +286,8 @@ class AttentionProjections(nnx.Module):
         self.key = linear(inputs, kv_width, (kv_heads, EMBED)) if has_keys else None
         self.value = linear(inputs, kv_width, (kv_heads, EMBED)) if has_values else None
         self.output = linear(q_width, hidden, (EMBED, HEADS), config.output_bias)
+        gated = config.output_gate
+        self.gate = linear(inputs, q_width, (HEADS, EMBED)) if gated else None
         self.query_norm = head_norm(q_width, HEADS)
         self.key_norm = head_norm(kv_width, kv_heads) if has_keys else None
         normalizes, eps = has_keys and config.value_norm, config.rms_norm_eps
@@ -334,7 +336,10 @@ class AttentionProjections(nnx.Module):
         if self.sinks is not None:
             reach = reach._replace(sinks=self.sinks[...].astype(jnp.float32))
         attended, cache = attend(q, k, v, cache, reach)
-        return self.output(attended.reshape(tokens, -1)), cache
+        attended = attended.reshape(tokens, -1)
+        if self.gate is not None:
+            attended = attended * jax.nn.sigmoid(self.gate(x))
+        return self.output(attended), cache
 
     def _normalized(
         self, norm: RMSNorm | None, heads: Float[Array, "tokens heads head_dim"]
@@ -361,36 +366,3 @@ def norm(
     """Return a norm with the epsilon, the offset and the rounding of a decoder."""
     eps, offset, wide = config.rms_norm_eps, config.norm_offset, config.wide_norms
     return RMSNorm(width, eps, axis=axis, heads=heads, offset=offset, wide=wide, dtype=dtype)
-
-
-# The numbers of the clamped activation are those of gpt-oss, which has no other.
-def activated(kind: Activation, gate: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
-    """Return the factor of a gated MLP that comes from its gate."""
-    if kind == "silu":
-        return jax.nn.silu(gate)
-    if kind == "gelu_tanh":
-        return jax.nn.gelu(gate, approximate=True)
-    gate = jnp.minimum(gate, 7.0)
-    return gate * jax.nn.sigmoid(gate * 1.702)
-
-
-def linear_part(kind: Activation, up: Float[Array, "*rows inner"]) -> Float[Array, "*rows inner"]:
-    """Return the factor of a gated MLP that comes from its up projection."""
-    return jnp.clip(up, -7.0, 7.0) + 1 if kind == "clamped" else up
-
-
-class GatedMLP(nnx.Module):
-    """SwiGLU, or with another activation: `down(silu(gate(x)) * up(x))`."""
-
-    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initialize random projections."""
-        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.activation: Activation = config.activation
-        self.gate = Linear(hidden, inner, (MLP, EMBED), bias=bias, dtype=dtype, rngs=rngs)
-        self.up = Linear(hidden, inner, (MLP, EMBED), bias=bias, dtype=dtype, rngs=rngs)
-        self.down = Linear(inner, hidden, (EMBED, MLP), bias=bias, dtype=dtype, rngs=rngs)
-
-    def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
-        """Apply the MLP to each token."""
-        kind = self.activation
-        return self.down(activated(kind, self.gate(x)) * linear_part(kind, self.up(x)))

@@ -65,7 +65,7 @@ class Decoder(nnx.Module):
 
     @property
     def cache_count(self) -> int:
-        """Number of caches that a call takes: one per layer with keys."""
+        """Number of caches that a call takes: one per layer with keys or a state."""
         return self.config.kv_layers
 
     def divide(self, mesh: Mesh) -> None:
@@ -139,6 +139,7 @@ class Decoder(nnx.Module):
         outputs: dict[int, Array] = {}
         for layer_id, layer in enumerate(self.layers):
             window, source = self.config.window(layer_id), self.config.kv_layer(layer_id)
+            number = self.config.cache_number(layer_id)
             rotary = rotaries[window > 0]
             if self.config.rotated:
                 rotary = rotary.where(self.config.rotated[layer_id])
@@ -147,7 +148,7 @@ class Decoder(nnx.Module):
             side = SideInputs(
                 None if keep is None else keep.kv, None if embedded is None else embedded[layer_id]
             )
-            x, updated[source] = layer(x, rotary, updated[source], keep or attend, reach, side)
+            x, updated[number] = layer(x, rotary, updated[number], keep or attend, reach, side)
             if layer_id in capture:
                 outputs[layer_id] = x
         captured = (

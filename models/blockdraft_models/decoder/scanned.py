@@ -50,9 +50,9 @@ class ScannedDecoder(Decoder):
     """The function of a `Decoder`, with every layer's weights stacked along a leading axis.
 
     There is one cache instead of one per layer, or two if layers without a window have heads of
-    another width, threaded through the layers in order: `attend` takes it, and returns it for the
-    next layer. So an array of all layers is updated in place, while a slice of one layer would be a
-    copy.
+    another width, or some layers a state, threaded through the layers in order: `attend` takes it,
+    and returns it for the next layer. So an array of all layers is updated in place, while a slice
+    of one layer would be a copy.
 
     Attributes:
         layers: One decoder layer for each place in each of the `periods`; each of its weights is
@@ -88,7 +88,8 @@ class ScannedDecoder(Decoder):
     @property
     def cache_count(self) -> int:
         """Number of caches that a call takes: one for all layers with heads of one width."""
-        return 1 if self.config.global_head_dim is None else 2
+        has_second = self.config.global_head_dim is not None or any(self.config.recurrent)
+        return 2 if has_second else 1
 
     def _run_layers(
         self,
@@ -113,9 +114,10 @@ class ScannedDecoder(Decoder):
                 layer = nnx.merge(place.graph, place.matrices, of_layer.weights)
                 _choose_layer(layer, of_layer.number)
                 rotary, reach = self._surroundings(rotaries, place, of_layer)
-                keep, kind = KeptKV(attend), place.form.is_global
+                keep, kind = KeptKV(attend), place.form.is_global or place.form.recurrent
                 side = SideInputs(kv.get(kind), of_layer.embedded)
-                x, caches[kind] = layer(x, rotary, caches[kind], keep, reach, side)
+                mixing = attend if place.form.recurrent else keep
+                x, caches[kind] = layer(x, rotary, caches[kind], mixing, reach, side)
                 outputs = outputs.at[of_layer.output].set(x)
                 if self.config.shared_kv_layers and place.form.own_kv:
                     own_kv[kind] = keep.kv
@@ -176,9 +178,9 @@ class ScannedDecoder(Decoder):
         return rotary if of_layer.rotates is None else rotary.where(of_layer.rotates), reach
 
 
-def _is_matrix(_: tuple[Any, ...], weight: Any) -> bool:
+def _is_matrix(path: tuple[Any, ...], weight: Any) -> bool:
     stacked_axes = weight.get_metadata()["out_sharding"]
-    return len(stacked_axes) > 2
+    return len(stacked_axes) > 2 and path[-1] not in ("taps", "share")
 
 
 def _choose_layer(layer: DecoderLayer, number: Int[Array, ""]) -> None:

@@ -22,6 +22,7 @@ GLOBAL_KV_HEADS = "global_kv_heads"  # of layers without a window, if they have 
 MLP = "mlp"
 LAYERS = "layers"
 EXPERTS = "experts"
+DELTA_HEADS = "delta_heads"  # of layers with a state; a key head and its value heads together
 
 Axes = tuple[str | None, ...]
 """The logical name of each axis of a weight; None for one without."""
@@ -68,6 +69,7 @@ class Placement:
             GLOBAL_KV_HEADS: config.global_kv_heads or config.num_kv_heads,
             MLP: config.intermediate_size,
             EXPERTS: config.num_experts,
+            DELTA_HEADS: 1 if config.delta is None else config.delta.key_heads,
         }
         devices = self.mesh.shape[MODEL_AXIS]
         names = [

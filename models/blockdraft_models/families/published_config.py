@@ -43,6 +43,8 @@ _ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
     *("<EOT>", "<|eom_id|>"),
 )
+# Models that also take images, and whether their head is by default the embedding.
+_WITH_IMAGES = {"gemma3": True, "gemma4": True, "qwen3_5": False, "qwen3_5_moe": False}
 _WRITTEN = ("llama", "qwen2", "qwen3")
 
 
@@ -55,9 +57,10 @@ def config_from_hf(
     With `any_family`, an unknown family passes; then only the sizes are right.
     """
     generation, text = generation_config or {}, section(config, "text_config")
-    if config.get("model_type") in ("gemma3", "gemma4") and text:
+    if config.get("model_type") in _WITH_IMAGES and text:
         shared = ("_name_or_path", "eos_token_id", "bos_token_id")
-        tied = config.get("tie_word_embeddings", True)  # of the text model it says nothing
+        # Of the text model it says nothing.
+        tied = config.get("tie_word_embeddings", _WITH_IMAGES[config["model_type"]])
         defaults = {name: config[name] for name in shared if name in config}
         config = {**defaults, **text, "tie_word_embeddings": tied}
     model_type = config.get("model_type")

@@ -12,6 +12,7 @@ from blockdraft_models.families.llama import LLAMA, MISTRAL
 from blockdraft_models.families.olmo import OLMO2, OLMO3
 from blockdraft_models.families.phi3 import PHI3
 from blockdraft_models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from blockdraft_models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from blockdraft_models.families.smollm3 import SMOLLM3
 from blockdraft_models.families.tensors import (
     LayerNames,
@@ -23,7 +24,7 @@ from blockdraft_models.families.tensors import (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE),
+    *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
     *(GEMMA3, GEMMA4, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
 )
 

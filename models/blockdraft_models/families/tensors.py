@@ -1,6 +1,6 @@
 """Names and layouts of a decoder's weights in Hugging Face and GGUF checkpoints."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,33 @@ from blockdraft_models.decoder.config import DecoderConfig
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a stored matrix or vector that holds several weights."""
+    """A part of a stored matrix or vector that holds several weights.
+
+    Of several groups of rows, as of heads, it has `count` of each, from `start` in it on.
+    """
 
     axis: int
     start: int
     count: int
     size: int  # of the axis as it is stored
     step: int = 1  # 2 where two weights alternate
+    groups: int = 1  # of equal size; along the first axis only
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """Index of the part in the stored array."""
+        """Index of the part in the stored array, or in a group of it."""
         part = slice(self.start, self.start + self.count * self.step, self.step)
         return (*(slice(None),) * self.axis, part)
+
+    def rows(self, read: Callable[[slice], Any], start: int, stop: int) -> Any:
+        """Return rows of the part, by a function that reads rows of the stored array."""
+        if self.groups == 1:
+            return read(slice(self.start + start, self.start + stop))
+        first, last, size = start // self.count, -(-stop // self.count), self.size // self.groups
+        stored = read(slice(first * size, last * size))
+        row = stored.shape[1:]
+        part = stored.reshape(-1, size, *row)[:, self.index[0]].reshape(-1, *row)
+        return part[start - first * self.count :][: stop - start]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +58,8 @@ class TensorName:
     of_experts: bool = False  # whether the first axis is that of experts
     transposed: bool = False  # whether files store a matrix the other way round
     cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
+    # Another form that Hugging Face files may have it in, or None.
+    alternative: "TensorName | None" = None
 
     def stored(self, *, is_gguf: bool) -> dict[str, tuple[int, ...]]:
         """Return the stored tensors of the weight, and their shapes."""

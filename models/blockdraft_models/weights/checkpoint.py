@@ -52,7 +52,7 @@ _OTHER_MODELS = tuple(
     for place in ("", "model.")
     for model in (
         *("vision_tower", "multi_modal_projector", "embed_vision"),
-        *("audio_tower", "embed_audio"),
+        *("audio_tower", "embed_audio", "visual", "mtp"),
     )
 )
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.
@@ -100,9 +100,8 @@ class OpenCheckpoint:
             return self._read_experts(name, rows)
         names, is_gguf = self._stored_names(name), self.is_gguf
         if name.cut is not None and not is_gguf:
-            first = name.cut.start
             start, stop, _ = rows.indices(name.shape[0])
-            return self.weights.read(names[0], slice(first + start, first + stop))
+            return name.cut.rows(functools.partial(self.weights.read, names[0]), start, stop)
         stored = self.weights.read(names[0], rows)
         return _in_order(stored, name) if is_gguf else stored
 
@@ -130,6 +129,7 @@ class OpenCheckpoint:
         return blocks
 
     def _read_experts(self, name: TensorName, experts: slice) -> Any:
+        name = self._form(name)
         names = self._stored_names(name)
         numbers = range(*experts.indices(name.shape[0]))
         read = self.weights.read
@@ -176,9 +176,18 @@ class OpenCheckpoint:
         """Return the stored tensors of a decoder's weights, and their shapes."""
         return {
             _placed(stored, self.place): shape
-            for name in names
+            for name in map(self._form, names)
             for stored, shape in name.stored(is_gguf=self.is_gguf).items()
         }
+
+    def _form(self, name: TensorName) -> TensorName:
+        """Return the form of a weight that the files have."""
+        if (
+            name.alternative is None
+            or _placed(name.alternative.hf, self.place) not in self.weights.shapes()
+        ):
+            return name
+        return name.alternative
 
     def _stored_names(self, name: TensorName) -> list[str]:
         return list(self.stored_shapes([name]))

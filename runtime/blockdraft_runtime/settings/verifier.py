@@ -85,6 +85,10 @@ class EngineSettings:
     page_size: int = setting(16, "tokens per page of the KV cache", minimum=1)
     # Follows from `CacheSettings`; when pages run out, the youngest sequence is preempted.
     num_pages: int = 384
+    # These follow from the target, where layers have a state, and else are None: most tokens of
+    # a block of which some are rejected, and tokens after which a state changes.
+    rollback_tokens: int | None = None
+    state_chunk_tokens: int | None = None
     dtype: Dtype = setting("auto", DTYPE_HELP, common=True)
     weights: Literal["stored", "float", "int8"] = setting(
         "stored",
@@ -102,6 +106,13 @@ class EngineSettings:
         "auto",
         "`torch` computes the target by its module of transformers, for families that `auto` does "
         "not know; on one device, and needs `pip install 'blockdraft[torch]'`",
+    )
+    state_snapshots: int = setting(
+        8,
+        "states saved for prompts that begin like earlier ones, of targets whose layers have "
+        "states; each takes as much memory as a running sequence. 0: such prompts are computed in "
+        "full",
+        minimum=0,
     )
     allow_inexact: bool = setting(
         False,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.models.decoder.test_config import LLAMA_3_1_8B
 
+from blockdraft_models.decoder.config import DeltaSizes
 from blockdraft_models.decoder.rope_scaling import LinearScaling, ProportionalScaling, YarnScaling
 from blockdraft_models.families.published_config import config_from_hf
 
@@ -108,3 +109,43 @@ def test_last_layers_take_keys_of_their_kind() -> None:
     assert [config.kv_layer(layer) for layer in range(6)] == [0, 1, 2, 1, 2, 1]
     assert [config.of_layer(layer).intermediate_size for layer in (2, 3)] == [10240, 20480]
     assert (config.shortened(4).shared_kv_layers, config.shortened(2).shared_kv_layers) == (1, 0)
+
+
+QWEN3_NEXT: dict[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "model_type": "qwen3_next",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 48,
+    "rope_theta": 1e7,
+}
+
+
+def test_three_of_four_layers_of_qwen3_next_have_a_state() -> None:
+    config = config_from_hf(QWEN3_NEXT)
+    assert config.recurrent == (True, True, True, False) * 12
+    assert config.delta == DeltaSizes(16, 32, 128, 128, 4)
+    assert (config.rotary_dim, config.shared_expert_size, config.num_experts) == (64, 512, 512)
+    assert config.of_layer(0).delta == config.delta
+    assert config.of_layer(3).delta is None
+    assert [config.cache_number(layer) for layer in range(5)] == [12, 13, 14, 0, 15]
+    explicit = ["linear_attention"] * 3 + ["full_attention"]
+    assert config_from_hf({**QWEN3_NEXT, "layer_types": explicit * 12}) == config
+    axes = {"mrope_interleaved": True, "mrope_section": [11, 11, 10], "rope_theta": 1e7}
+    assert config_from_hf({**QWEN3_NEXT, "rope_parameters": axes}) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 48}, "layers of sliding_attention are not"),
+        ({"layer_types": ["linear_attention"] * 48}, "without layers of full_attention"),
+        ({"layer_types": ["full_attention"]}, "states of 1 layers, of 48"),
+        ({"mlp_only_layers": [0]}, "mlp_only_layers is not supported"),
+        ({"attention_bias": True}, "attention_bias 'True' is not supported"),
+        ({"linear_num_key_heads": 5}, "a delta rule of"),
+    ],
+)
+def test_what_qwen3_next_does_not_compute_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_from_hf({**QWEN3_NEXT, **change})

@@ -16,9 +16,10 @@ from tests.models.tiny import tiny_config
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.device.cache import CacheLayout, allocate_kv
+from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
+from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
@@ -36,7 +37,7 @@ def forward(
     inputs: StepInputs,
 ) -> tuple[jax.Array, jax.Array, list[Any]]:
     decoder = nnx.merge(graph, weights)
-    attend = PagedAttend(inputs.batch, layout)
+    attend = PagedAttend(inputs.batch, layout, inputs.state_slots)
     output = decoder(inputs.token_ids, inputs.positions, caches, attend, CAPTURE)
     return decoder.logits(output.hidden), output.captured, output.caches
 
@@ -46,21 +47,20 @@ class Paged:
 
     def __init__(self, decoder: Decoder) -> None:
         self.graph, self.weights = nnx.split(decoder)
-        self.layout = CacheLayout.of(
-            decoder.config,
-            NUM_PAGES,
-            PAGE_SIZE,
-            jnp.dtype("float32"),
-            stacked=isinstance(decoder, ScannedDecoder),
-        )
+        stacked, dtype = isinstance(decoder, ScannedDecoder), jnp.dtype("float32")
+        states = StateLayout.of(decoder.config, BUCKET.rows, dtype, stacked=stacked)
+        sizes = NUM_PAGES, PAGE_SIZE
+        self.layout = CacheLayout.of(decoder.config, *sizes, dtype, stacked=stacked, states=states)
+        cache = allocate_cache(self.layout)
         # Whatever the cache held before must not matter.
         self.caches: list[Any] = jax.tree.map(
-            lambda array: array + 1e6 if array.ndim else array, allocate_kv(self.layout)
+            lambda array: array + 1e6 if array.ndim else array, [*cache.layers, *cache.states]
         )
 
     def run(self, rows: list[Row]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits and features of every token of each row."""
-        inputs = pack(rows, BUCKET, page_size=PAGE_SIZE, num_pages=NUM_PAGES, max_pages=MAX_PAGES)
+        sizes: Any = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
+        inputs = pack(rows, BUCKET, **sizes, states=self.layout.states)
         logits, captured, self.caches = forward(
             self.graph, self.layout, self.weights, self.caches, inputs
         )

@@ -16,6 +16,7 @@ class Copy:
     """The text being computed once more, in pages of its own."""
 
     pages: list[int]  # where its keys and values go
+    slot: int = 0  # where its state is
     done: int = 0  # positions computed
     # What the model said after positions, as bytes.
     log_probs: dict[int, bytes] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Contract:
         pages = rng.permutation(np.arange(self.page_count, self.runner.settings.num_pages))
         most = min(widest, len(pages) // self.page_count)
         copies = [
-            Copy([int(page) for page in pages[i * self.page_count :][: self.page_count]])
+            Copy([int(page) for page in pages[i * self.page_count :][: self.page_count]], i)
             for i in range(int(rng.integers(1, most + 1)))
         ]
         largest = max(bucket.tokens for bucket in self.runner.buckets)
@@ -57,28 +58,42 @@ class Contract:
                 sizes.append(int(rng.integers(1, most_here + 1)))
             smallest = bucket_for(self.runner.buckets, len(rows), sum(sizes))
             fitting = [b for b in self.runner.buckets if _fits(b, smallest)]
-            self.advance(rows, sizes, fitting[int(rng.integers(0, min(3, len(fitting))))])
+            # Up to a whole draft of every second step is wrong.
+            most_wrong = int(rng.integers(0, 2)) * (self.runner.max_block - 1)
+            wrong = [int(rng.integers(0, min(size - 1, most_wrong) + 1)) for size in sizes]
+            self.advance(rows, sizes, fitting[int(rng.integers(0, min(3, len(fitting))))], wrong)
         for copy in copies:
             for layer, (found, expected) in enumerate(zip(self.read(copy), self.kept, strict=True)):
                 np.testing.assert_array_equal(found, expected, f"layer {layer}, seed {seed}")
             for position, said in copy.log_probs.items():
                 assert said == self.reference.log_probs[position], (position, seed)
 
-    def advance(self, copies: Sequence[Copy], sizes: Sequence[int], bucket: Bucket) -> None:
-        """Compute the next positions of each copy in one step."""
-        rows = []
-        for copy, size in zip(copies, sizes, strict=True):
+    def advance(
+        self,
+        copies: Sequence[Copy],
+        sizes: Sequence[int],
+        bucket: Bucket,
+        wrong: Sequence[int] | None = None,
+    ) -> None:
+        """Compute the next positions of each copy in one step, the last of them in vain."""
+        rows, in_vain = [], wrong or [0] * len(sizes)
+        for copy, size, rejected in zip(copies, sizes, in_vain, strict=True):
             stop = copy.done + size
+            tokens = list(self.text[copy.done : stop])
+            for place in range(size - rejected, size):
+                tokens[place] = (tokens[place] + 1) % self.runner.model.vocab_size
             drafted = min(size, self.runner.max_block) - 1
             request = GenerationRequest("contract", self.text[:stop], log_probs=20)
-            sequence = TokenSequence(0, request, 0.0, pages=copy.pages)
-            rows.append(Row(sequence, copy.done, self.text[copy.done : stop], drafted))
+            sequence = TokenSequence(0, request, 0.0, pages=copy.pages, state_slot=copy.slot)
+            rows.append(Row(sequence, copy.done, tuple(tokens), drafted))
         said = [np.asarray(array) for array in self.runner.run_in(bucket, rows).log_probs]
         choice = 0
-        for copy, row in zip(copies, rows, strict=True):
-            copy.done += len(row.token_ids)
-            for position in range(copy.done - row.draft_count - 1, copy.done):
-                copy.log_probs[position] = b"".join(part[choice].tobytes() for part in said)
+        for copy, row, rejected in zip(copies, rows, in_vain, strict=True):
+            end = copy.done + len(row.token_ids)
+            copy.done = end - rejected
+            for position in range(end - row.draft_count - 1, end):
+                if position < copy.done:
+                    copy.log_probs[position] = b"".join(part[choice].tobytes() for part in said)
                 choice += 1
 
     def read(self, copy: Copy) -> list[np.ndarray]:

@@ -18,6 +18,8 @@ from tests.models.tiny import (
     LIKE_GPT_OSS,
     LIKE_GRANITE,
     LIKE_OLMO3,
+    LIKE_QWEN3_5,
+    LIKE_QWEN3_NEXT,
     tiny_config,
 )
 from tests.verifier.exactness.contract import Contract
@@ -44,7 +46,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "heads of two widths": LIKE_GEMMA4,
     "shared keys": {**LIKE_GEMMA4_SHARED, "num_layers": 4},
     "norms behind": {**LIKE_OLMO3, **LIKE_GRANITE},
+    "states and experts": LIKE_QWEN3_NEXT,
 }
+
+
+STATES = {**LIKE_QWEN3_5, "recurrent": (True, False), "num_layers": 2}
+PERIODS = {**STATES, "recurrent": (True, False) * 2, "num_layers": 4}
 
 
 def check(decoder: Decoder) -> None:
@@ -71,12 +78,21 @@ def test_windows_sinks_and_experts() -> None:
     check(decoder_of(config(**{**LIKE_GEMMA3, **LIKE_GPT_OSS})))
 
 
+@pytest.mark.usefixtures("arithmetic")
+def test_states() -> None:
+    check(decoder_of(config(**STATES)))
+
+
+def test_states_in_float32() -> None:
+    check(Decoder(config(**LIKE_QWEN3_NEXT), dtype=jnp.float32, rngs=nnx.Rngs(0)))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_targets_of_every_kind(name: str) -> None:
     check(decoder_of(config(**CONFIGS[name])))
 
 
-@pytest.mark.parametrize("shape", [{"kind": "qwen3"}, CONFIGS["shared keys"]])
+@pytest.mark.parametrize("shape", [{"kind": "qwen3"}, CONFIGS["shared keys"], PERIODS])
 def test_scanned_layers(shape: dict[str, Any]) -> None:
     check(ScannedDecoder(decoder_of(config(**shape))))
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from jaxtyping import Array, Float
 from tests.models.quantized import int8_decoder
-from tests.models.tiny import tiny_config
+from tests.models.tiny import LIKE_QWEN3_5, tiny_config
 from tests.verifier.support import (
     TINY_ENGINE,
     decode,
@@ -23,6 +23,7 @@ from tests.verifier.support import (
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier import self_test as module
+from blockdraft_verifier.device import recurrence
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
@@ -41,6 +42,14 @@ BFLOAT16 = replace(
 # Fewer still, for targets that are at fault in any of them.
 SMALL = replace(
     BFLOAT16, prompt_lookup=False, scheduler=replace(BFLOAT16.scheduler, max_step_tokens=4)
+)
+
+
+# Of targets with states, to the third chunk.
+STATES = replace(
+    BFLOAT16,
+    page_size=16,
+    scheduler=replace(BFLOAT16.scheduler, max_step_tokens=32, max_context_tokens=192),
 )
 
 
@@ -81,6 +90,11 @@ def tiny(kind: type[Decoder] = Decoder, num_layers: int = 2, dtype: Any = jnp.bf
 
 def faulty(kind: type[Decoder], settings: EngineSettings = SMALL) -> ModelRunner:
     return compiled(tiny(kind, num_layers=1), settings)
+
+
+def with_states(dtype: str) -> Decoder:
+    shape = {**LIKE_QWEN3_5, "num_layers": 2, "recurrent": (True, False)}
+    return Decoder(tiny_config(**shape), dtype=jnp.dtype(dtype), rngs=nnx.Rngs(0))
 
 
 def test_what_is_rare_takes_more_positions() -> None:
@@ -193,6 +207,25 @@ def test_the_last_places_of_a_step_are_compared_too(rows: int) -> None:
     limits = replace(SMALL.scheduler, max_sequences=rows, max_step_tokens=32)
     settings = replace(SMALL, num_pages=64, scheduler=limits)
     assert not self_test(faulty(PlaceDependent, settings)).exact
+
+
+@pytest.mark.parametrize(("dtype", "span"), [("float32", 8), ("bfloat16", 8), ("bfloat16", 40)])
+def test_states_do_not_depend_on_the_step(dtype: str, span: int) -> None:
+    runner = compiled(with_states(dtype), STATES)
+    result = self_test(runner, span)
+    assert result.exact, result.summary()
+
+
+@pytest.mark.usefixtures("own_programs")
+def test_a_state_written_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the place of the one that the next step goes out from."""
+    replaced = recurrence._replaced
+
+    def always(array: Any, place: Any, part: Any, where: Any) -> Any:
+        return replaced(array, place, part, where if where.ndim else jnp.bool_(True))
+
+    monkeypatch.setattr(recurrence, "_replaced", always)
+    assert not self_test(compiled(with_states("float32"), STATES)).exact
 
 
 def test_int8_weights_are_compared_as_they_are_served(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Array
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_verifier.device import kernel_attention, tile_kernel
+from blockdraft_verifier.device.states import DeltaCache, StateLayout
 
 FEATURE_DTYPE: np.dtype = np.dtype(ml_dtypes.bfloat16)
 """Element type of features, wherever they are."""
@@ -47,6 +48,7 @@ class CacheLayout:
     # has one.
     of_global: "CacheLayout | None" = None
     windowed: tuple[bool, ...] = ()
+    states: StateLayout | None = None  # of layers that have a state instead of keys and values
 
     @classmethod
     def of(
@@ -59,6 +61,7 @@ class CacheLayout:
         mesh: Mesh | None = None,
         stacked: bool = False,
         fp8: bool = False,
+        states: StateLayout | None = None,
     ) -> "CacheLayout":
         """Return the layout for a target."""
         if config.global_head_dim is not None:
@@ -85,8 +88,10 @@ class CacheLayout:
             kv_heads = share * kernel_attention.stored_heads(kv_heads // share, dtype)
         elif on_tpu:
             attention, width = "tiles", tile_kernel.padded(width)
-        sizes = config.kv_layers, num_pages, page_size, kv_heads, width
-        return cls(*sizes, dtype, mesh, divided, shared, stacked, attention, fp8)
+        layers = config.kv_layers - sum(config.recurrent)
+        sizes = layers, num_pages, page_size, kv_heads, width
+        form = divided, shared, stacked, attention, fp8
+        return cls(*sizes, dtype, mesh, *form, states=states)
 
     @property
     def heads_spec(self) -> PartitionSpec:
@@ -164,16 +169,18 @@ LayerCaches = list[Array] | list[LayeredCache]
 
 
 class PagedCache(NamedTuple):
-    """Keys, values and token of each position, on the devices."""
+    """Keys, values and token of each position, and states of sequences, on the devices."""
 
     layers: LayerCaches  # keys and values
     tokens: Array  # Int[Array, "pages page_size"], for penalties
+    states: list[DeltaCache]  # of sequences, in layers that recur
 
 
 def allocate_cache(layout: CacheLayout) -> PagedCache:
     """Return the zeroed cache."""
     tokens = jnp.zeros((layout.num_pages, layout.page_size), jnp.int32, device=layout.replicated)
-    return PagedCache(allocate_kv(layout), tokens)
+    states = [] if layout.states is None else layout.states.allocate()
+    return PagedCache(allocate_kv(layout), tokens, states)
 
 
 def cache_places(layout: CacheLayout) -> Any:
@@ -182,7 +189,8 @@ def cache_places(layout: CacheLayout) -> Any:
     whole: Any = layout.replicated
     if layout.stacked:
         layers = [LayeredCache(stack, whole) for stack in layers]
-    return PagedCache(layers, whole)
+    states: Any = [] if layout.states is None else layout.states.places()
+    return PagedCache(layers, whole, states)
 
 
 def allocate_kv(layout: CacheLayout) -> LayerCaches:

@@ -11,6 +11,7 @@ from blockdraft_models.decoder.sampling import SamplingArrays, pack_sampling
 from blockdraft_models.sampling_options import NO_RULES
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.portable_attention import RaggedBatch
+from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.scheduling.scheduler import Row
 
 
@@ -40,10 +41,20 @@ class StepInputs(NamedTuple):
     scored_token: Int[Array, " choices"]
     penalties: Penalties  # penalties of each row
     rules_wanted: Bool[Array, "3"]  # whether any row has biases, masks, penalties
+    # Where each row's state is, Int[Array, " rows"], and slots to copy before, Int[Array, "n 2"];
+    # None for a target without states.
+    state_slots: Array | None = None
+    state_copies: Array | None = None
 
 
 def pack(
-    rows: Sequence[Row], bucket: Bucket, *, page_size: int, num_pages: int, max_pages: int
+    rows: Sequence[Row],
+    bucket: Bucket,
+    *,
+    page_size: int,
+    num_pages: int,
+    max_pages: int,
+    states: StateLayout | None = None,
 ) -> StepInputs:
     """Return the step inputs of `rows`, padded to `bucket`, which holds them.
 
@@ -94,6 +105,9 @@ def pack(
             any(request.rules.penalizes for request in requests),
         ]
     )
+    state_slots, state_copies = None, None
+    if states is not None:
+        state_slots, state_copies = _packed_states(rows, bucket.rows, states.most_copies)
     return StepInputs(
         token_ids,
         positions,
@@ -107,7 +121,17 @@ def pack(
         scored_token,
         _pack_penalties(rows, bucket.rows),
         rules_wanted,
+        state_slots,
+        state_copies,
     )
+
+
+def _packed_states(rows: Sequence[Row], row_count: int, most_copies: int) -> tuple[Any, Any]:
+    slots, copies = _zeros(row_count), _zeros(most_copies, 2) - np.int32(1)
+    slots[: len(rows)] = [row.sequence.state_slot for row in rows]
+    for index, copy in enumerate(copy for row in rows for copy in row.state_copies):
+        copies[index] = copy
+    return slots, copies
 
 
 def _pack_penalties(rows: Sequence[Row], size: int) -> Penalties:

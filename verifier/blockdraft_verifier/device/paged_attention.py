@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from blockdraft_models.decoder.attention import EVERYTHING, Reach
+from blockdraft_models.decoder.delta_rule import DeltaInputs, DeltaWeights
 from blockdraft_models.decoder.sharding import MODEL_AXIS
 from blockdraft_models.precision import rounded_to_fp8
 from blockdraft_verifier.device import kernel_attention as kernel
@@ -15,18 +16,22 @@ from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device import tile_kernel
 from blockdraft_verifier.device.cache import CacheLayout, LayeredCache
 from blockdraft_verifier.device.portable_attention import RaggedBatch
+from blockdraft_verifier.device.recurrence import recur
+from blockdraft_verifier.device.states import DeltaCache
 
 
 class PagedAttend:
     """An `Attend` of `blockdraft_models`: writes keys and values, then attends.
 
-    On a mesh every device does so for its own heads, without talking to the others.
+    On a mesh every device does so for its own heads, without talking to the others. Of layers that
+    recur, each row's state is in its slot.
     """
 
-    def __init__(self, batch: RaggedBatch, layout: CacheLayout) -> None:
+    def __init__(
+        self, batch: RaggedBatch, layout: CacheLayout, slots: Int[Array, " rows"] | None = None
+    ) -> None:
         """Attend in this batch, with a cache of this layout."""
-        self._batch = batch
-        self._layout = layout
+        self._batch, self._layout, self._slots = batch, layout, slots
 
     def __call__(
         self,
@@ -52,6 +57,14 @@ class PagedAttend:
         out, pages = self._on_devices(q, k, v, cache.pages, batch, reach)
         # After the last layer comes the first one of the next step.
         return out, LayeredCache(pages, (layer + 1) % layout.num_layers)
+
+    def recur(
+        self, weights: DeltaWeights, inputs: DeltaInputs, cache: DeltaCache
+    ) -> tuple[Float[Array, "tokens value_heads value_dim"], DeltaCache]:
+        """Return the outputs of a layer that recurs, and its updated cache."""
+        assert self._layout.states is not None
+        assert self._slots is not None
+        return recur(self._layout.states, weights, inputs, cache, self._batch, self._slots)
 
     def _on_devices(
         self, q: Array, k: Array, v: Array, cache: Array, batch: RaggedBatch, reach: Reach

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
@@ -33,6 +35,7 @@ from blockdraft_verifier.device.feature_form import (
 from blockdraft_verifier.device.feeding import lower_feed, takes_chosen_tokens
 from blockdraft_verifier.device.packing import StepInputs, pack, reading
 from blockdraft_verifier.device.sizes import cache_layout
+from blockdraft_verifier.device.states import lower_copies
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.step_runner import LaunchedStep, MeasuredSteps, StepResult
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
@@ -76,8 +79,13 @@ class ModelRunner:
         self._leaves = jax.tree.leaves(self._weights)
         self.model = decoder.config
         self.dtype = decoder.dtype
-        self.settings = settings
         self.layout = cache_layout(decoder, settings, mesh)
+        states = self.layout.states
+        self.settings = settings
+        if states is not None:
+            self.settings = replace(
+                settings, rollback_tokens=states.most_block, state_chunk_tokens=CHUNK_TOKENS
+            )
         # A guest's steps use the same: each consumes it and leaves another in its place.
         self._cache = [allocate_cache(self.layout)]
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
@@ -85,6 +93,7 @@ class ModelRunner:
         self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
         self._feeds: dict[Bucket, Any] = {}
+        self._copies: Any = None if states is None else lower_copies(states).compile()
         # The shape of the last step, and the tokens that it has chosen.
         self._last: tuple[Bucket, jax.Array] | None = None
         self._last_read = 0.0
@@ -267,6 +276,7 @@ class ModelRunner:
             page_size=self.settings.page_size,
             num_pages=self.layout.num_pages,
             max_pages=self._max_pages,
+            states=self.layout.states,
         )
 
     def _execute(
@@ -275,7 +285,13 @@ class ModelRunner:
         if self._leader is not None:
             self._leader.run(self.buckets.index(bucket), (words, limits))
         outputs: StepOutputs
+        states = self.layout.states
         with self.launching:
+            copies = None if states is None else states.copies_in(words)
+            if copies is not None:
+                cache = self._cache[0]
+                copied = self._copies(cache.states, jax.device_put(copies, self.layout.replicated))
+                self._cache[0] = cache._replace(states=copied)
             if self._last is not None and takes_chosen_tokens(words, bucket):
                 words = self._feeds[bucket](words, self._last[1])
             outputs, self._cache[0] = self._steps[bucket](

@@ -11,6 +11,7 @@ from blockdraft_models.precision import cache_dtype
 from blockdraft_runtime.settings.process import Size, size_text
 from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
 from blockdraft_verifier.device.cache import CacheLayout
+from blockdraft_verifier.device.states import StateLayout
 
 _MIB = 1 << 20
 # Half of the scalar memory of a TPU core, where kernels find the page table of a step.
@@ -22,14 +23,23 @@ _LARGEST_PAGE_TOKENS = 512
 
 def cache_layout(decoder: Decoder, settings: EngineSettings, mesh: Mesh | None) -> CacheLayout:
     """Return the layout of the cache of a target whose weights are on the devices of a mesh."""
+    scanned, dtype = isinstance(decoder, ScannedDecoder), cache_dtype(decoder.dtype)
     return CacheLayout.of(
         decoder.config,
         settings.num_pages,
         settings.page_size,
         cache_dtype(decoder.dtype, settings.kv_cache_dtype),
         mesh=mesh,
-        stacked=isinstance(decoder, ScannedDecoder),
+        stacked=scanned,
         fp8=settings.kv_cache_dtype == "fp8",
+        states=StateLayout.of(
+            decoder.config,
+            settings.scheduler.max_sequences,
+            dtype,
+            mesh,
+            stacked=scanned,
+            snapshots=settings.state_snapshots,
+        ),
     )
 
 

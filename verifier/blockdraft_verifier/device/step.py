@@ -118,7 +118,7 @@ class TargetStep:
         """
         layout = self.layout
         sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
-        inputs = pack((), bucket, **sizes, max_pages=self.max_pages)
+        inputs = pack((), bucket, **sizes, max_pages=self.max_pages, states=layout.states)
         limits = no_limits(bucket, nnx.merge(self.graph, weights).config.vocab_size)
         small = to_words(inputs), limits
         cache = jax.eval_shape(functools.partial(allocate_cache, layout))
@@ -158,14 +158,17 @@ class TargetStep:
     ) -> tuple[StepOutputs, PagedCache]:
         """Run the target over a ragged batch and verify its drafts; return the cache as well."""
         decoder, token_count = nnx.merge(self.graph, weights), inputs.token_ids.shape[0]
-        attend = PagedAttend(inputs.batch, self.layout)
+        attend = PagedAttend(inputs.batch, self.layout, inputs.state_slots)
+        caches = [*cache.layers, *cache.states]
         output = decoder(
-            inputs.token_ids, inputs.positions, cache.layers, attend, self.features.layer_ids
+            inputs.token_ids, inputs.positions, caches, attend, self.features.layer_ids
         )
         logits = decoder.logits(output.hidden[inputs.choice_token])
 
         tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
-        cache = PagedCache(output.caches, tokens.reshape(cache.tokens.shape))
+        count = len(cache.layers)
+        layers, states = output.caches[:count], output.caches[count:]
+        cache = PagedCache(layers, tokens.reshape(cache.tokens.shape), states)
         max_drafts = max(1, self.max_block - 1)
         choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
         following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]

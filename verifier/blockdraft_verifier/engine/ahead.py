@@ -47,7 +47,7 @@ class StepsAhead:
         if self._count == MAX_STEPS or not self._foreseeable(rows):
             return
         with _as_if_read(rows):
-            following = self._scheduler.plan(prompt_room=prompt_room)
+            following = self._scheduler.plan(prompt_room=prompt_room, ahead=True)
             read = runner.launch_ahead(following) if following else None
         if read is not None:
             self._count += 1

@@ -34,6 +34,7 @@ from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.scheduler import Row, Scheduler, SequenceProgress
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, TokenSequence
+from blockdraft_verifier.scheduling.states import StateSlots
 
 logger = logging.getLogger(__name__)
 
@@ -76,10 +77,9 @@ class Engine:
         self.settings = settings
         self.metrics = metrics
         self.exactness: Exactness | None = None
-        self._on_failure = on_failure
-        self._clock = clock
+        self._on_failure, self._clock = on_failure, clock
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
-        self.scheduler = Scheduler(settings.scheduler, self._pages)
+        self.scheduler = Scheduler(settings.scheduler, self._pages, StateSlots.of(settings))
         of_drafts = vocab_size, settings.draft_timeout_seconds, metrics.count_repair, clock
         self.drafts = None if link is None else DraftSync(link, *of_drafts)
         self.watch = StepWatch()

@@ -12,6 +12,7 @@ lookup found compete with it (`shares`). Every step teaches what the decision re
 | what a draft takes | `DraftCosts` | of each number of sequences |
 """
 
+import sys
 from collections.abc import Collection, Iterable
 
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -47,6 +48,7 @@ class DraftLengths:
         self._policy = settings.draft_policy
         self._prompt_slowdown = settings.prompt_slowdown
         self._prompt_lookup_block = settings.prompt_lookup_block if settings.prompt_lookup else 1
+        self._most_tokens = settings.rollback_tokens or sys.maxsize
         self._max_block = 1
         self._repetitions = Repetitions(settings.recent_completions)
         self._overall = AcceptanceEstimate()
@@ -85,7 +87,8 @@ class DraftLengths:
         context = max((s.committed for s in running if not s.decoding), default=0)
         prompts = WaitingPrompts(prompt_tokens, self._prompt_slowdown, context)
         estimates = [self._drafts[sequence] for sequence in decoding if sequence.draftable]
-        length, is_probe = self._length(self.costs, estimates, block_size - 1, prompts)
+        longest_draft = min(block_size, self._most_tokens) - 1
+        length, is_probe = self._length(self.costs, estimates, longest_draft, prompts)
         offers = [self._offer(sequence, length) for sequence in decoding]
         shares = self._shares(self.costs, offers, prompts, must_draft=is_probe)
         for sequence, share in zip(decoding, shares, strict=True):
@@ -202,7 +205,7 @@ class DraftLengths:
 
     def most_tokens(self, drafter_block: int) -> int:
         """Return the most tokens of a row that is drafted for within blocks of this size."""
-        return max(drafter_block, self._prompt_lookup_block)
+        return min(max(drafter_block, self._prompt_lookup_block), self._most_tokens)
 
     def forget_acceptance(self) -> None:
         """Forget what was accepted of another drafter."""

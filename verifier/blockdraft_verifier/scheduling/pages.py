@@ -10,7 +10,7 @@ Source of the scheme: vLLM's automatic prefix caching.
 import hashlib
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def page_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:
@@ -85,11 +85,15 @@ class PageAllocator:
             self._name_of_page[page] = name
 
     def take_prefix(
-        self, token_ids: Sequence[int], root: bytes = b""
+        self,
+        token_ids: Sequence[int],
+        root: bytes = b"",
+        may_end: Callable[[bytes], bool] = lambda name: True,
     ) -> tuple[list[int], list[bytes]]:
         """Own the pages of the longest proper prefix that is known; return them and their names.
 
-        At least one token is left out, because its forward pass gives the next one.
+        At least one token is left out, because its forward pass gives the next one. `may_end` says
+        whether a prefix may end with a page.
         """
         pages: list[int] = []
         names: list[bytes] = []
@@ -99,10 +103,13 @@ class PageAllocator:
             page = self._page_of_name.get(name)
             if page is None:
                 break
-            self._owners[page] += 1
-            self._reclaimable.pop(page, None)
             pages.append(page)
             names.append(name)
+        while names and not may_end(names[-1]):
+            del pages[-1], names[-1]
+        for page in pages:
+            self._owners[page] += 1
+            self._reclaimable.pop(page, None)
         return pages, names
 
     def forget_contents(self) -> None:

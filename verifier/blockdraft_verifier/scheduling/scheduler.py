@@ -10,7 +10,7 @@ it gets slots and prompt tokens last and is preempted first, also to let waiting
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.grammar import Guided
@@ -22,8 +22,11 @@ from blockdraft_verifier.scheduling.sequence import (
     FinishReason,
     RecycledChoice,
     TokenSequence,
+    end_at,
+    end_without_parser,
     no_pages,
 )
+from blockdraft_verifier.scheduling.states import StateCopy, StateSlots
 from blockdraft_verifier.scheduling.waiting import WaitingSequences
 
 
@@ -41,6 +44,7 @@ class Row:
     forced: tuple[int, ...] = ()  # places of those that the grammar left no choice of
     discarded: int = 0  # tokens of the draft that the grammar cut
     scored: bool = False  # whether log probabilities of the prompt are wanted of it
+    state_copies: tuple[StateCopy, ...] = ()  # of any sequences, made before the step
 
     @property
     def known_count(self) -> int:
@@ -107,8 +111,13 @@ class SequenceProgress:
 class Scheduler:
     """Admits, batches, preempts and advances sequences."""
 
-    def __init__(self, settings: SchedulerSettings, pages: PageAllocator) -> None:
-        """Schedule onto `pages`, which must hold one sequence of full length."""
+    def __init__(
+        self, settings: SchedulerSettings, pages: PageAllocator, slots: StateSlots | None = None
+    ) -> None:
+        """Schedule onto `pages`, which must hold one sequence of full length.
+
+        Without `slots`, the target has no states.
+        """
         if settings.max_context_tokens > pages.num_pages * pages.page_size:
             raise ValueError(
                 f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
@@ -121,6 +130,7 @@ class Scheduler:
         self.preempted: list[TokenSequence] = []  # since the engine last emptied the list
         # Most tokens of a row after which logits are computed, as compiled.
         self.max_block = 1
+        self._slots = slots or StateSlots(settings.max_sequences)
         self._turns = 0
 
     @property
@@ -147,15 +157,19 @@ class Scheduler:
         """Take every page back; all running sequences wait to be computed again."""
         while self.running:
             self._preempt(self.running[-1])
+        self._slots.forget_contents()
 
     def plan(
         self,
         max_rows: int | None = None,
         prompt_room: PromptRoom = lambda rows, tokens, context: None,
+        *,
+        ahead: bool = False,
     ) -> tuple[Row, ...]:
         """Choose the rows of the next step, none if nothing can run, and allocate their pages.
 
-        Sequences that wait for a draft or a new parser are left out.
+        Sequences that wait for a draft or a new parser are left out. No states are saved before
+        a step that is planned `ahead`, which need not run.
         """
         self._admit()
         rows: list[Row] = []
@@ -192,6 +206,10 @@ class Scheduler:
                 rows.append(row)
                 used += len(row.token_ids)
                 budget -= len(row.token_ids)
+        if rows and not ahead:
+            for row in rows:
+                self._slots.save(row.sequence, self.pages.page_size)
+            rows[0] = replace(rows[0], state_copies=self._slots.take_copies())
         return tuple(rows)
 
     def commit(self, row: Row, result: RowResult) -> SequenceProgress:
@@ -203,9 +221,12 @@ class Scheduler:
             self._name_pages(sequence)
             return SequenceProgress(row, 0, (), row.known_count)
         if sequence.awaiting_parser:
-            # Nothing was chosen under masks of the grammar.
-            sequence.finish_reason = _end_without_parser(sequence)
-            return SequenceProgress(row, 0, (), 0, gave_up=True)
+            # Nothing was chosen under masks of the grammar; what comes before that is final.
+            sequence.finish_reason = end_without_parser(sequence)
+            committed = row.known_count - 1
+            sequence.committed += committed
+            self._name_pages(sequence)
+            return SequenceProgress(row, 0, (), committed, gave_up=True)
         accepted = row.token_ids[row.known_count : row.known_count + result.accepted]
         first = row.start + row.known_count + result.accepted
         rejected = zip(row.drafted[result.accepted :], result.after_rejected, strict=False)
@@ -226,11 +247,11 @@ class Scheduler:
         """Cut `gained` where the sequence ends, and set its finish reason."""
         limit = self._room(sequence)
         for count, token in enumerate(gained, start=1):
-            sequence.finish_reason = _end_at(token, sequence)
+            sequence.finish_reason = end_at(token, sequence)
             if sequence.finish_reason is None and count >= limit:
                 sequence.finish_reason = FinishReason.LENGTH
             if sequence.finish_reason is None and sequence.awaiting_parser:
-                sequence.finish_reason = _end_without_parser(sequence)
+                sequence.finish_reason = end_without_parser(sequence)
                 return gained[:count]
             if sequence.finish_reason is not None:
                 return gained[:count]
@@ -246,11 +267,14 @@ class Scheduler:
             if not self._make_room(sequence):
                 return
             self.waiting.take(sequence)
+            sequence.state_slot = self._slots.take()
             if not sequence.scores_prompt:
+                root = root_name(sequence.request.cache_salt)
                 cached, sequence.page_hashes = self.pages.take_prefix(
-                    sequence.tokens, root_name(sequence.request.cache_salt)
+                    sequence.tokens, root, self._slots.has
                 )
                 sequence.pages.extend(cached)
+                self._slots.restore(sequence)
             sequence.committed = len(sequence.pages) * self.pages.page_size
             if sequence.output_count == len(sequence.request.emitted):
                 sequence.usage.cached_prompt_tokens = sequence.committed
@@ -344,6 +368,7 @@ class Scheduler:
 
     def _release(self, sequence: TokenSequence) -> None:
         self.pages.release(sequence.pages)
+        self._slots.release(sequence.state_slot)
         sequence.pages = no_pages()
         sequence.page_hashes = []
         sequence.committed = 0
@@ -366,19 +391,6 @@ class Scheduler:
 
     def _page_count(self, length: int) -> int:
         return -(-length // self.pages.page_size)
-
-
-def _end_at(token: int, sequence: TokenSequence) -> FinishReason | None:
-    """Return why a sequence ends with a token that is new to it, if it does."""
-    ends = sequence.grammar is not None and sequence.grammar.consume(token)
-    ends = ends or token in sequence.request.stop_token_ids
-    return FinishReason.STOP if ends else None
-
-
-def _end_without_parser(sequence: TokenSequence) -> FinishReason | None:
-    """Return why a sequence ends whose parser gave up, None if another one can follow it."""
-    assert sequence.grammar is not None
-    return FinishReason.GRAMMAR_FAILED if sequence.grammar.alone else None
 
 
 def _background(sequence: TokenSequence) -> bool:

@@ -157,6 +157,7 @@ class TokenSequence:
     tokens: list[int] = field(default_factory=list)
     committed: int = 0
     pages: MutableSequence[int] = field(default_factory=no_pages)
+    state_slot: int = 0  # place of its state, in targets that have one
     # Identity of each full committed page's contents and prefix.
     page_hashes: list[bytes] = field(default_factory=list)
     draft: Draft | None = None
@@ -206,3 +207,16 @@ class TokenSequence:
     def anchor(self) -> int:
         """The newest token."""
         return self.tokens[-1]
+
+
+def end_at(token: int, sequence: TokenSequence) -> FinishReason | None:
+    """Return why a sequence ends with a token that is new to it, if it does."""
+    ends = sequence.grammar is not None and sequence.grammar.consume(token)
+    ends = ends or token in sequence.request.stop_token_ids
+    return FinishReason.STOP if ends else None
+
+
+def end_without_parser(sequence: TokenSequence) -> FinishReason | None:
+    """Return why a sequence ends whose parser gave up, None if another one can follow it."""
+    assert sequence.grammar is not None
+    return FinishReason.GRAMMAR_FAILED if sequence.grammar.alone else None
