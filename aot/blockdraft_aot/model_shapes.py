@@ -13,7 +13,7 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of, published_method
-from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
 from blockdraft_models.decoder.rope_scaling import (
     LinearScaling,
     ProportionalScaling,
@@ -171,6 +171,27 @@ SHAPES["gemma-4-31b"] = replace(
     embedding_scale=5376**0.5,
     logit_cap=30.0,
     max_position_embeddings=262144,
+)
+SHAPES["qwen3.5-35b-a3b"] = replace(
+    _QWEN3_MOE,
+    name="qwen3.5-35b-a3b",
+    family="qwen3_5_moe_text",
+    vocab_size=248320,
+    hidden_size=2048,
+    intermediate_size=512,
+    num_layers=40,
+    num_heads=16,
+    num_kv_heads=2,
+    head_dim=256,
+    rope_theta=10000000.0,
+    rotary_dim=64,
+    norm_offset=1.0,
+    num_experts=256,
+    shared_expert_size=512,
+    output_gate=True,
+    delta=DeltaSizes(key_heads=16, value_heads=32, key_dim=128, value_dim=128, taps=4),
+    recurrent=(True, True, True, False) * 10,
+    eos_token_ids=(248046, 248044),
 )
 SHAPES["gpt-oss-20b"] = replace(
     _LLAMA_3_1,

@@ -4,6 +4,7 @@ XLA's counts leave out what happens inside a kernel, and take the experts' group
 all experts: attention, and the experts that are read, are counted by hand, and so are features.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.compiled.programs import DraftPrograms
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.periods import periods
@@ -31,11 +33,13 @@ from blockdraft_models.decoder.sharding import EXPERTS, Placement, state_shapes
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.precision import FP8
 from blockdraft_models.weights.quantization import hold_int8
+from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device import kernel_attention, tile_kernel
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_tokens
 from blockdraft_verifier.device.cache import CacheLayout, PagedCache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.packing import StepInputs
+from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import TokenLimits
 
@@ -62,14 +66,23 @@ class TargetPrograms:
         cls, mesh: Mesh, pair: Pair, limits: ServingLimits, num_pages: int, dtype: DTypeLike
     ) -> "TargetPrograms":
         """Return the programs for a mesh; the layers are scanned, as on every TPU."""
+        target = pair.target
         layout = CacheLayout.of(
-            pair.target,
+            target,
             num_pages,
             limits.page_size,
             FP8 if limits.kv_cache_dtype == "fp8" else dtype,
             mesh=mesh,
             stacked=True,
             fp8=limits.kv_cache_dtype == "fp8",
+            states=StateLayout.of(
+                target,
+                limits.max_sequences,
+                dtype,
+                mesh,
+                stacked=True,
+                snapshots=EngineSettings().state_snapshots,
+            ),
         )
 
         def unrolled(config: DecoderConfig) -> Decoder:
@@ -91,7 +104,6 @@ class TargetPrograms:
             for period in periods(config):
                 yield scanned(config.shortened(period.first + period.layers))
 
-        target = pair.target
         counted = replace(
             target,
             vocab_size=_FEW_TOKENS,
@@ -129,7 +141,8 @@ class TargetPrograms:
         """Return the program for one bucket, each sequence with so many tokens in the cache."""
         layout, config = self.layout, self.pair.target
         devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
-        of_layers = [layout.of_layers[config.kv_layer(layer)] for layer in range(config.num_layers)]
+        attending = [layer for layer in range(config.num_layers) if not config.is_recurrent(layer)]
+        of_layers = [layout.of_layers[config.cache_number(layer)] for layer in attending]
         position_bytes = sum(of_layer.layer_bytes for of_layer in of_layers) // layout.page_size
         heads = config.num_heads // devices
         # A kernel reads the context of a row again for each block of its queries.
@@ -152,7 +165,7 @@ class TargetPrograms:
             bucket.tokens,
             partial(self.lower, bucket),
             traced_layers=sum(period.length for period in periods(config)),
-            by_hand=attention.plus(self._rest_by_hand(bucket)),
+            by_hand=attention.plus(self._recurrence(bucket)).plus(self._rest_by_hand(bucket)),
             count=partial(self.count_greedy, bucket),
             least_bytes=self._read_bytes(bucket) + attention.bytes,
         )
@@ -169,7 +182,8 @@ class TargetPrograms:
         period's loop once: the difference to a step without the period. Both have a small
         vocabulary, as steps with a large embedding also differ in how they read it.
         """
-        one_layer = replace(self.layout, num_layers=1, stacked=False, of_global=None, windowed=())
+        alone: Any = {"num_layers": 1, "stacked": False, "of_global": None, "states": None}
+        one_layer = replace(self.layout, windowed=(), **alone)
 
         def count(decoder: Decoder, layout: CacheLayout) -> Counts:
             step = GreedyStep(*self._parts(decoder, layout, NO_FEATURES))
@@ -180,6 +194,24 @@ class TargetPrograms:
             after = count(prefix, self.layout)
             total, before = total.plus(after.plus(before, times=-1), times=period.count), after
         return total
+
+    def _recurrence(self, bucket: Bucket) -> Counts:
+        """Return the counts of what layers with a state compute for all chunks of a step.
+
+        A product of float32 takes six passes of a matrix unit. A state is read and written.
+        """
+        layout = self.layout.states
+        if layout is None:
+            return Counts()
+        sizes, rows = layout.sizes, min(bucket.rows, bucket.tokens)
+        chunks = rows * math.ceil(bucket.tokens / rows / CHUNK_TOKENS) * layout.num_layers
+        devices = 1 if layout.mesh is None or not layout.divided else layout.mesh.size
+        state = sizes.key_dim * sizes.value_dim
+        # With the state: two products of a chunk's rows, and one that changes it.
+        products = 3 * CHUNK_TOKENS * state
+        products += 2 * CHUNK_TOKENS**2 * (sizes.key_dim + sizes.value_dim) + 10 * CHUNK_TOKENS**3
+        heads = chunks * sizes.value_heads / devices
+        return Counts(6 * 2.0 * heads * products, 2 * 4.0 * heads * state)
 
     def _rest_by_hand(self, bucket: Bucket) -> Counts:
         """Return the counts of projected features and of experts that XLA leaves out."""
@@ -287,6 +319,7 @@ def _attention(
     config: DecoderConfig, *, heads: int, queries: int, context_tokens: int, context_bytes: int
 ) -> Counts:
     """Return the counts of attention: 4 operations per pair and dimension, and K/V bytes."""
-    width = sum(config.of_layer(layer).head_dim for layer in range(config.num_layers))
+    attending = (layer for layer in range(config.num_layers) if not config.is_recurrent(layer))
+    width = sum(config.of_layer(layer).head_dim for layer in attending)
     flops = 4.0 * width * heads * queries * context_tokens
     return Counts(flops, float(context_bytes), 0.0)

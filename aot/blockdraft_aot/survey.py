@@ -34,6 +34,7 @@ class Memory:
     usable: int  # what may be used at all
     weights: int  # the model's
     kv_cache: int  # the drafter's; 0 for a verifier, whose pages take the rest
+    states: int = 0  # of sequences, in layers that recur
     drafter: int = 0  # all that a drafter takes which the verifier hosts
     temporaries: int = 0  # of the program that needs most while it runs
     results: int = 0  # of the program that returns most
@@ -90,7 +91,8 @@ def survey_verifier(
     programs = TargetPrograms.on(topology.mesh, pair, limits, needed, DTYPE)
     page_bytes = programs.layout.page_bytes
     beside = 0 if hosted is None else sum(hosted.memory.consumers.values()) - hosted.shared_bytes
-    memory = Memory(_usable(topology, settings), programs.weight_bytes(), 0, beside)
+    states = programs.layout.states.bytes if programs.layout.states else 0
+    memory = Memory(_usable(topology, settings), programs.weight_bytes(), 0, states, beside)
     guess = int(_FIRST_GUESS * pages_that_fit(memory, page_bytes, needed))
     layout = replace(programs.layout, num_pages=max(needed, guess))
     programs = replace(programs, layout=layout)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from tests.models.tiny import LIKE_GEMMA4_SHARED, tiny_config
+from tests.models.tiny import LIKE_GEMMA4_SHARED, LIKE_QWEN3_5, tiny_config
 
 from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms
@@ -48,6 +48,18 @@ def test_experts_that_no_token_is_sent_to_are_not_read(tokens: int, read: int) -
     # Two experts are counted as one dense MLP.
     assert program.by_hand.bytes == pytest.approx(router + (read - 2) * expert)
     assert program.least_bytes == pytest.approx(programs.weight_bytes() - (4 - read) * expert)
+
+
+def test_states_are_read_and_written_once_a_chunk() -> None:
+    config = tiny_config(**LIKE_QWEN3_5)
+    mesh = model_mesh(jax.devices()[:1])
+    programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, 16, jnp.bfloat16)
+    one, many = (programs.program(Bucket(1, tokens, 1), 0).by_hand for tokens in (1, 64))
+    state = 4 * 4 * 8 * 12  # heads, width of keys and of values, float32
+    assert many.bytes - one.bytes == 4 * 2 * state
+    assert many.flops > 1.9 * one.flops
+    # What attends has a cache, and only that.
+    assert programs.layout.num_layers == 1
 
 
 @pytest.mark.parametrize("shape", [{}, LIKE_GEMMA4_SHARED], ids=["llama", "several forms"])

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from tests.models.tiny import LIKE_GEMMA4, LIKE_GEMMA4_SHARED, tiny_config
+from tests.models.tiny import LIKE_GEMMA4, LIKE_GEMMA4_SHARED, LIKE_QWEN3_NEXT, tiny_config
 
 from blockdraft_aot.compiled import compile_and_read
 from blockdraft_aot.model_shapes import SHAPES, Pair, drafter_shape
@@ -13,10 +13,11 @@ from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
-from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
 from blockdraft_models.decoder.rope_scaling import ProportionalScaling
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.sizes import page_size_on_tpu
+from blockdraft_verifier.device.states import lower_copies
 from blockdraft_verifier.device.token_limits import no_limits
 
 pytest.importorskip("libtpu")
@@ -163,6 +164,30 @@ def test_layers_of_several_forms_are_kernels_too(
         assert program.kernels == kernels + 2
         assert program.layer_sums == 0
     assert program.temporary_bytes < 0.1 * pages * programs.layout.page_bytes
+
+
+def test_layers_with_a_state_compile() -> None:
+    """Their recurrence is XLA's, in a loop whose body is the same in all steps."""
+    heads: dict[str, Any] = {"num_heads": 8, "num_kv_heads": 2, "head_dim": 256, "rotary_dim": 64}
+    shape = {**LIKE_QWEN3_NEXT, **heads, "hidden_size": 512, "intermediate_size": 512}
+    delta, recurrent = DeltaSizes(8, 16, 128, 128, 4), (True, True, True, False) * 2
+    shape |= {"delta": delta, "recurrent": recurrent, "num_layers": 8, "vocab_size": 512}
+    config = tiny_config(**{**shape, "num_experts": 8, "shared_expert_size": 512})
+    programs = TargetPrograms.on(topology("v6e:2x2").mesh, Pair(config, None), LIMITS, 512, DTYPE)
+    states = programs.layout.states
+    assert states is not None
+    assert states.divided
+    sums = set()
+    for bucket in (programs.buckets[0], programs.buckets[-1]):
+        program = compile_and_read(programs.lower(bucket))
+        # Seven products and a norm instead of five, two norms and attention. Of each layer two
+        # norms more, a router, its experts and the shared one.
+        assert program.kernels == 4 * (8 + 2 + 1 + 3 + 3) + 2
+        sums.add(program.layer_sums)
+        # Nothing is copied that holds the states of all sequences.
+        assert program.temporary_bytes < states.bytes
+    assert len(sums) == 1
+    lower_copies(states).compile()
 
 
 @pytest.mark.parametrize(("name", "sinks"), [("v5p:1x2x1", False), ("v6e:2x2", True)])
