@@ -138,8 +138,9 @@ def sized_for(
     layout = cache_layout(decoder, engine, mesh)
     page_bytes, state_bytes = layout.page_bytes, layout.states.bytes if layout.states else 0
     if state_bytes:
-        count = engine.scheduler.max_sequences
-        logger.info("states of %d sequences take %s", count, size_text(state_bytes))
+        counts = engine.scheduler.max_sequences, engine.state_snapshots
+        text = size_text(state_bytes)
+        logger.info("states of %d sequences and %d snapshots take %s", *counts, text)
     engine = sized(
         engine,
         settings.cache,

@@ -93,7 +93,10 @@ class ModelRunner:
         self._served: tuple[Bucket, ...] = ()
         self._steps: dict[Bucket, Any] = {}
         self._feeds: dict[Bucket, Any] = {}
-        self._copies: Any = None if states is None else lower_copies(states).compile()
+        self._copies: Any = None
+        if states is not None:
+            copies = functools.partial(lower_copies, states)
+            self._copies = self._kept(("copies", states), copies)
         # The shape of the last step, and the tokens that it has chosen.
         self._last: tuple[Bucket, jax.Array] | None = None
         self._last_read = 0.0
@@ -157,8 +160,8 @@ class ModelRunner:
 
         def prepare(bucket: Bucket) -> None:
             self._steps[bucket] = self._compile(step, bucket)
-            words = to_words(self._pack((), bucket))
-            self._feeds[bucket] = lower_feed(bucket, len(words), self.layout.replicated).compile()
+            feed = bucket, len(to_words(self._pack((), bucket))), self.layout.replicated
+            self._feeds[bucket] = self._kept(("feed", *feed), functools.partial(lower_feed, *feed))
             if run:
                 with one_at_a_time:
                     self._run_padding(bucket, self._timed_context)
@@ -264,10 +267,13 @@ class ModelRunner:
 
     def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
         lower = functools.partial(step.lower, self._weights, bucket)
+        return self._kept(step.described(self._weights, bucket), lower)
+
+    def _kept(self, made_from: object, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        """Compile a program, unless an earlier start has kept it."""
         if self._kept_programs is None:
             return lower().compile()
-        described = step.described(self._weights, bucket)
-        return self._kept_programs.compiled(described, lower, self.layout.mesh)
+        return self._kept_programs.compiled(made_from, lower, self.layout.mesh)
 
     def _pack(self, rows: Sequence[Row], bucket: Bucket) -> StepInputs:
         return pack(

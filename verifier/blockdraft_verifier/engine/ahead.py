@@ -57,7 +57,7 @@ class StepsAhead:
         self, rows: tuple[Row, ...], result: StepResult
     ) -> tuple[tuple[Row, ...], StepResult]:
         """Leave out the rows of sequences that ended after their step had been launched."""
-        running = self._scheduler.running
+        running = set(self._scheduler.running)
         indices = [index for index, row in enumerate(rows) if row.sequence in running]
         return tuple(rows[index] for index in indices), result.of_rows(indices)
 
