@@ -96,7 +96,7 @@ class ModelRunner:
         self._copies: Any = None
         if states is not None:
             copies = functools.partial(lower_copies, states)
-            self._copies = self._kept(("copies", states), copies)
+            self._copies = self._program(("copies", states), copies)
         # The shape of the last step, and the tokens that it has chosen.
         self._last: tuple[Bucket, jax.Array] | None = None
         self._last_read = 0.0
@@ -161,7 +161,9 @@ class ModelRunner:
         def prepare(bucket: Bucket) -> None:
             self._steps[bucket] = self._compile(step, bucket)
             feed = bucket, len(to_words(self._pack((), bucket))), self.layout.replicated
-            self._feeds[bucket] = self._kept(("feed", *feed), functools.partial(lower_feed, *feed))
+            self._feeds[bucket] = self._program(
+                ("feed", *feed), functools.partial(lower_feed, *feed)
+            )
             if run:
                 with one_at_a_time:
                     self._run_padding(bucket, self._timed_context)
@@ -267,9 +269,9 @@ class ModelRunner:
 
     def _compile(self, step: TargetStep, bucket: Bucket) -> Any:
         lower = functools.partial(step.lower, self._weights, bucket)
-        return self._kept(step.described(self._weights, bucket), lower)
+        return self._program(step.described(self._weights, bucket), lower)
 
-    def _kept(self, made_from: object, lower: Callable[[], jax.stages.Lowered]) -> Any:
+    def _program(self, made_from: object, lower: Callable[[], jax.stages.Lowered]) -> Any:
         """Compile a program, unless an earlier start has kept it."""
         if self._kept_programs is None:
             return lower().compile()
