@@ -223,7 +223,7 @@ class Pair:
 
     target: DecoderConfig  # the target's shape
     drafter: DraftConfig | None  # the drafter's shape; None to decode plainly
-    weights: WeightFormat = "float"  # how the matrices of the target's layers are stored
+    weights: WeightFormat = "float"  # form of the target's matrices
     # Most tokens of a verification of what prompt lookup found, the target's newest token included;
     # 1 without prompt lookup.
     prompt_lookup_block: int = 1

@@ -87,7 +87,7 @@ class CompileSettings:
         metavar="SPEC",
     )
     weights: Literal["float", "int8"] = setting(
-        "float", "of the target's layers; `float` is bfloat16 here"
+        "float", "form of the target's matrices; `float` is bfloat16 here"
     )
     block_size: int = setting(
         16, "tokens per block, the anchor included, where the drafter does not say", minimum=2

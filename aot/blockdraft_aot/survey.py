@@ -132,7 +132,7 @@ def survey_drafter(
     check_drafter(memory)
     matrices = programs.weights.target
     # A head over a draft vocabulary is the drafter's own.
-    own_head = matrices.head is not None and len(matrices.head) < pair.target.vocab_size
+    own_head = drafter.draft_vocab_size is not None
     shared = bytes_on_one_device(matrices._replace(head=None) if own_head else matrices)
     return RoleSurvey(topology, compiled, memory, None, shared)
 

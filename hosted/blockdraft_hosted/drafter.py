@@ -13,6 +13,7 @@ from blockdraft_drafter.app import DrafterApp, HostTarget
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_hosted.link import LocalLink, LocalTransport
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.stored import ScaledMatrix
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_models.weights.loading import EmbeddingAndHead
@@ -103,6 +104,6 @@ def _matrices(target: Decoder) -> EmbeddingAndHead | None:
         return None
     head = None if target.head is None else target.head.matrix
     embedding = target.embedding.matrix
-    if not isinstance(embedding, Array) or not isinstance(head, Array | None):
+    if not isinstance(embedding, Array) or not isinstance(head, Array | ScaledMatrix | None):
         return None
     return EmbeddingAndHead(embedding, head)

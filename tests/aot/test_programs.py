@@ -20,15 +20,16 @@ LIMITS = ServingLimits(2, 8, 64, 8)
 # Of one layer: queries, keys, values, output, gate, up, down; and their rows.
 ELEMENTS = 32 * (32 + 16 + 16 + 32 + 64 + 64 + 64)
 ROWS = 32 + 16 + 16 + 32 + 64 + 64 + 32
+HEAD = 260 * 32
 # Embedding, head, norms; those of a layer are two, and one each for queries and keys.
-REST = 2 * 260 * 32 + 32 + 3 * (2 * 32 + 2 * 8)
+REST = 2 * HEAD + 32 + 3 * (2 * 32 + 2 * 8)
 
 
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
         ("float", 2 * (REST + 3 * ELEMENTS)),
-        ("int8", 2 * REST + 3 * (ELEMENTS + 4 * ROWS)),
+        ("int8", 2 * (REST - HEAD) + HEAD + 4 * 260 + 3 * (ELEMENTS + 4 * ROWS)),
     ],
 )
 def test_weights(weights: WeightFormat, expected: int) -> None:

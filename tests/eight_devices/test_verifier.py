@@ -147,16 +147,20 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "scanned"),
     [
-        *(("gpt-oss", True), ("qwen3-moe", False), ("smollm3", True)),
+        *(("gpt-oss", True), ("gpt-oss int8", True), ("qwen3-moe", False), ("smollm3", True)),
         *(("olmo3", True), ("granite", False), ("gemma4", False), ("gemma4", True)),
         *(("gemma4-shared", False), ("gemma4-shared", True)),
         *(("qwen3-next", True), ("qwen3-5", False), ("qwen3-5", True), ("qwen3-5-moe", False)),
     ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:
-    alone, _ = load_decoder(TARGETS / name, dtype=jnp.float32)
+    folder, _, form = name.partition(" ")
+    weights: WeightFormat = "int8" if form else "float"
+    alone, _ = load_decoder(TARGETS / folder, dtype=jnp.float32, weights=weights)
     placement = placed_on(2)
-    loaded, _ = load_decoder(TARGETS / name, dtype=jnp.float32, placement=placement)
+    loaded, _ = load_decoder(
+        TARGETS / folder, dtype=jnp.float32, weights=weights, placement=placement
+    )
     if alone.config.num_experts:
         of_first = loaded.layers[0].mlp.down.weight[...].addressable_shards[0].data
         assert len(of_first) == alone.config.num_experts // 2

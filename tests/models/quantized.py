@@ -19,8 +19,8 @@ def int8_decoder(decoder: Decoder, directory: Path) -> Decoder:
 def dequantized_params(decoder: Decoder) -> dict[str, np.ndarray]:
     """Return the weights of an unrolled int8 decoder as the reference decoder takes them."""
     params = params_from_decoder(decoder)
-    matrices = [path for path in params if path.startswith("layers.") and path.endswith(".weight")]
-    assert len(matrices) == 7 * decoder.config.num_layers
+    matrices = [path for path in params if path.removesuffix("weight") + "scale" in params]
+    assert len(matrices) == 7 * decoder.config.num_layers + (decoder.head is not None)
     for path in matrices:
         scale = params.pop(path.removesuffix("weight") + "scale")
         params[path] = params[path] * scale[:, None]

@@ -235,13 +235,14 @@ class MethodDefinition(Generic[Model]):
 
 
 def _by_vocabulary(matrix: Any, placement: Placement | None) -> jax.ShapeDtypeStruct:
-    """Return the shape of an embedding or a head, divided by its own vocabulary if it can be."""
+    """Return the shape of an embedding, a head or its scales, divided by their own vocabulary."""
     sharding = None
     if placement is not None:
         # A draft vocabulary is not the one that `placement` would divide.
         divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
         axis = MODEL_AXIS if divided else None
-        sharding = NamedSharding(placement.mesh, PartitionSpec(axis, None))
+        spec = PartitionSpec(axis, *[None] * (len(matrix.shape) - 1))
+        sharding = NamedSharding(placement.mesh, spec)
     return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=sharding)
 
 

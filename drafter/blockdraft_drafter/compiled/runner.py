@@ -323,15 +323,15 @@ def _matrices(drafter: Drafter[Any], target: EmbeddingAndHead) -> EmbeddingAndHe
         return EmbeddingAndHead(embedding, head)
     if head is None:
         head = embedding  # tied in the target, which says nothing of the drafter's embedding
-    return EmbeddingAndHead(
-        _drafter_matrix(drafter.embedding, embedding), _drafter_matrix(drafter.head, head)
-    )
+    choose = partial(_drafter_matrix, dtype=embedding.dtype)
+    return EmbeddingAndHead(choose(drafter.embedding, embedding), choose(drafter.head, head))
 
 
-def _drafter_matrix(matrix: np.ndarray | None, targets: jax.Array) -> jax.Array:
+def _drafter_matrix(matrix: np.ndarray | None, targets: Any, dtype: jnp.dtype) -> Any:
     """Return a matrix of a drafter, or the target's if it is equal or there is no other."""
     if matrix is None:
         return targets
-    array = jnp.asarray(matrix, targets.dtype)
+    array = jnp.asarray(matrix, dtype)
     # Some checkpoints hold copies: there need not be two of them on the device.
-    return targets if bool(jnp.array_equal(array, targets)) else array
+    is_copy = isinstance(targets, jax.Array) and bool(jnp.array_equal(array, targets))
+    return targets if is_copy else array

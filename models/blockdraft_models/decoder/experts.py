@@ -2,24 +2,24 @@
 
 A token's result has the same bits however many others share the step. On CPU the experts go one
 after another over all rows; one that no row chose is skipped, and one that a row did not choose
-adds zero to it. Elsewhere rows are sorted by expert and multiplied group by group: on TPU by the
-kernel that ships with JAX, in tiles of a fixed size (docs/adr/0059).
+adds zero to it. Elsewhere rows are sorted by expert and multiplied group by group: on TPU by a
+kernel, in tiles of a fixed size (docs/adr/0059).
 """
 
 import functools
 import operator
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int, Real
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.layer import parameter, random_weights
+from blockdraft_models.decoder.layer import int8_zeros, parameter, random_weights
 from blockdraft_models.decoder.mlp import activated, linear_part
 from blockdraft_models.decoder.products import project, row_sums
 from blockdraft_models.decoder.sharding import (
@@ -30,15 +30,23 @@ from blockdraft_models.decoder.sharding import (
     Division,
     sum_over_devices,
 )
-from blockdraft_models.decoder.stored import LayerMatrix
+from blockdraft_models.decoder.stored import LayerMatrix, ScaledMatrix
 from blockdraft_models.kernels import tpu
 from blockdraft_models.platform import by_platform
+
+
+class _Map(NamedTuple):
+    """The arrays of `ExpertMaps`, each [layers experts ...], or a part of them."""
+
+    weight: Array
+    scale: Array | None
+    bias: Array | None
 
 
 class ExpertMaps(nnx.Module):
     """A linear map of every expert; `weight` is [experts in out], as grouped products read it.
 
-    `bias` is [experts out] or None.
+    `scale`, of an int8 weight, and `bias` are [experts out] or None.
     """
 
     def __init__(
@@ -54,8 +62,19 @@ class ExpertMaps(nnx.Module):
         """Initialize random maps from `sizes[0]` to `sizes[1]` elements."""
         weight = random_weights(rngs, (experts, *sizes), sizes[0] ** -0.5, dtype)
         self.weight = parameter(weight, axes)
+        self.scale: nnx.Param[Array] | None = None
         zeros = jnp.zeros((experts, sizes[1]), dtype)
         self.bias = parameter(zeros, (axes[0], axes[2])) if bias else None
+
+    def hold_int8(self) -> None:
+        """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
+        self.weight, scale = int8_zeros(self.weight)
+        self.scale = nnx.data(scale)
+
+    def arrays(self) -> "_Map":
+        """Return the weight, its scales and the biases."""
+        scale, bias = (None if part is None else part[...] for part in (self.scale, self.bias))
+        return _Map(self.weight[...], scale, bias)
 
 
 class Experts(nnx.Module):
@@ -84,10 +103,7 @@ class Experts(nnx.Module):
     def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
         """Apply to each token the experts that its router chooses."""
         chosen, shares = self._route(x)
-        maps = [
-            (linear.weight[...], None if linear.bias is None else linear.bias[...])
-            for linear in (self.gate, self.up, self.down)
-        ]
+        maps = [linear.arrays() for linear in (self.gate, self.up, self.down)]
         layer = self.layer
         if layer is None:
             layer, maps = jnp.zeros((), jnp.int32), jax.tree.map(lambda part: part[None], maps)
@@ -97,11 +113,11 @@ class Experts(nnx.Module):
         divided = self.division.axis is not None
 
         def of_this_device(
-            x: Array, chosen: Array, shares: Array, layer: Array, maps: _Maps
+            x: Array, chosen: Array, shares: Array, layer: Array, maps: list[_Map]
         ) -> Array:
             if not divided:
                 return apply(x, chosen, shares, layer, maps)
-            first = jax.lax.axis_index(MODEL_AXIS) * maps[0][0].shape[1]
+            first = jax.lax.axis_index(MODEL_AXIS) * maps[0].weight.shape[1]
             part = apply(x, chosen - first, shares, layer, maps, dtype=jnp.float32)
             return sum_over_devices(part, x.dtype)
 
@@ -133,16 +149,12 @@ class Experts(nnx.Module):
         return chosen, jnp.exp(best - top) / row_sums(jnp.exp(among - top))[:, None]
 
 
-# Weights and biases, [layers experts ...].
-_Maps = list[tuple[Array, Array | None]]
-
-
 def _apply(
     x: Float[Array, "tokens hidden"],
     chosen: Int[Array, "tokens chosen"],
     shares: Float[Array, "tokens chosen"],
     layer: Int[Array, ""],
-    maps: _Maps,
+    maps: list[_Map],
     *,
     kind: Activation,
     dtype: DTypeLike | None = None,
@@ -155,37 +167,38 @@ def _apply(
         layer,
         maps,
         cpu=partial(_one_by_one, kind=kind),
-        tpu=partial(_group_by_group, _grouped_on_tpu, kind=kind),
+        tpu=partial(_group_by_group, tpu.grouped_product, kind=kind),
         default=partial(_group_by_group, _grouped, kind=kind),
     )
     return result.astype(dtype or x.dtype)
 
 
 def _one_by_one(
-    x: Array, chosen: Array, shares: Array, layer: Array, maps: _Maps, *, kind: Activation
+    x: Array, chosen: Array, shares: Array, layer: Array, maps: list[_Map], *, kind: Activation
 ) -> Float[Array, "tokens hidden"]:
     maps = jax.tree.map(lambda part: part[layer], maps)
 
-    def add(total: Array, expert: tuple[Array, _Maps]) -> tuple[Array, None]:
+    def add(total: Array, expert: tuple[Array, list[_Map]]) -> tuple[Array, None]:
         number, mine = expert
         share = jnp.where(chosen == number, shares, 0.0).sum(axis=1, keepdims=True)
 
         def computed() -> Array:
-            gate, up = (_mapped(x, *pair) for pair in mine[:2])
-            down = _mapped(activated(kind, gate) * linear_part(kind, up), *mine[2])
+            gate, up = (_mapped(x, part) for part in mine[:2])
+            down = _mapped(activated(kind, gate) * linear_part(kind, up), mine[2])
             return down.astype(jnp.float32) * share
 
         is_chosen = jnp.any(chosen == number)
         return total + jax.lax.cond(is_chosen, computed, lambda: jnp.zeros_like(total)), None
 
-    numbers = jnp.arange(len(maps[0][0]), dtype=chosen.dtype)
+    numbers = jnp.arange(len(maps[0].weight), dtype=chosen.dtype)
     total, _ = jax.lax.scan(add, jnp.zeros(x.shape, jnp.float32), (numbers, maps))
     return total
 
 
-def _mapped(x: Array, weight: Array, bias: Array | None) -> Array:
-    y = project(x, weight.T)
-    return y if bias is None else y + bias[None, :]
+def _mapped(x: Array, part: _Map) -> Array:
+    matrix = part.weight.T
+    y = project(x, matrix if part.scale is None else ScaledMatrix(matrix, part.scale))
+    return y if part.bias is None else y + part.bias[None, :]
 
 
 def _group_by_group(
@@ -194,11 +207,11 @@ def _group_by_group(
     chosen: Array,
     shares: Array,
     layer: Array,
-    maps: _Maps,
+    maps: list[_Map],
     *,
     kind: Activation,
 ) -> Float[Array, "tokens hidden"]:
-    (layers, count), (tokens, per_token) = maps[0][0].shape[:2], chosen.shape
+    (layers, count), (tokens, per_token) = maps[0].weight.shape[:2], chosen.shape
     # Every expert of every layer is a group; those of other layers are empty.
     maps = jax.tree.map(lambda part: part.reshape(layers * count, *part.shape[2:]), maps)
     here = (chosen >= 0) & (chosen < count)
@@ -208,13 +221,16 @@ def _group_by_group(
     sizes = jnp.bincount(expert, length=layers * count).astype(jnp.int32)
     of_row = jnp.minimum(expert[order], layers * count - 1)
 
-    def mapped(rows: Array, weight: Array, bias: Array | None) -> Array:
-        y = grouped(rows, weight, sizes).astype(rows.dtype)
-        return y if bias is None else y + bias[of_row]
+    def mapped(rows: Array, part: _Map) -> Array:
+        y = grouped(rows, part.weight, sizes)
+        if part.scale is not None:
+            y = y * part.scale[of_row]
+        y = y.astype(rows.dtype)
+        return y if part.bias is None else y + part.bias[of_row]
 
     rows = x[order // per_token]
-    gate, up = (mapped(rows, *pair) for pair in maps[:2])
-    down = mapped(activated(kind, gate) * linear_part(kind, up), *maps[2])
+    gate, up = (mapped(rows, part) for part in maps[:2])
+    down = mapped(activated(kind, gate) * linear_part(kind, up), maps[2])
     # Rows of no group are undefined.
     mine = (expert[order] < layers * count)[:, None]
     down = jnp.where(mine, down.astype(jnp.float32), 0.0)
@@ -226,24 +242,9 @@ def _group_by_group(
 
 def _grouped(
     rows: Float[Array, "rows width"],
-    weights: Float[Array, "groups width outs"],
+    weights: Real[Array, "groups width outs"],
     sizes: Int[Array, " groups"],
 ) -> Float[Array, "rows outs"]:
+    weights = weights.astype(rows.dtype)
     product: Array = jax.lax.ragged_dot(rows, weights, sizes, preferred_element_type=jnp.float32)
     return product
-
-
-def _grouped_on_tpu(
-    rows: Float[Array, "rows width"],
-    weights: Float[Array, "groups width outs"],
-    sizes: Int[Array, " groups"],
-    *,
-    interpret: bool = False,
-) -> Float[Array, "rows outs"]:
-    row_count, (_, width, out_width) = len(rows), weights.shape
-    rows = jnp.pad(rows, ((0, -row_count % tpu.TILE_ROWS), (0, 0)))
-    inner, outs = tpu.block_sizes(width, out_width, rows.dtype)
-    tiling = tpu.TILE_ROWS, inner, outs
-    weights = tpu.left_in_place(weights)
-    product: Array = gmm(rows, weights, sizes, jnp.float32, tiling, interpret=interpret)
-    return product[:row_count]

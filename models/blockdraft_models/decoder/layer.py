@@ -29,7 +29,13 @@ from blockdraft_models.decoder.sharding import (
     Axes,
     Division,
 )
-from blockdraft_models.decoder.stored import Format, LayerMatrix, StoredMatrix, row_bytes
+from blockdraft_models.decoder.stored import (
+    Format,
+    LayerMatrix,
+    ScaledMatrix,
+    StoredMatrix,
+    row_bytes,
+)
 from blockdraft_models.kernels import calls, tpu
 
 LAYER_SCOPE = "decoder_layer"
@@ -48,6 +54,16 @@ def random_weights(
     if rngs is None:
         return jnp.zeros(shape, dtype)
     return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
+
+
+def int8_zeros(weight: nnx.Param[Array]) -> tuple[nnx.Param[Array], nnx.Param[Array]]:
+    """Return zeros for an int8 weight and for its scales, which lack axis 1, that of inputs."""
+    (outs, _, *trailing), axes = weight.shape, weight.get_metadata()["out_sharding"]
+    scale = jnp.zeros((outs, *trailing), jnp.float32)
+    return (
+        parameter(jnp.zeros(weight.shape, jnp.int8), axes),
+        parameter(scale, (axes[0], *axes[2:])),
+    )
 
 
 class Linear(nnx.Module):
@@ -87,11 +103,13 @@ class Linear(nnx.Module):
         self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
 
     @property
-    def matrix(self) -> Matrix:
+    def matrix(self) -> Matrix | ScaledMatrix:
         """The weight as an operand of `project`."""
-        weight = self.weight[...]
+        weight: Matrix = self.weight[...]
         if self.layer is not None:
-            return LayerMatrix(weight, self.layer)
+            weight = LayerMatrix(weight, self.layer)
+        if self.scale is not None:
+            return ScaledMatrix(weight, self.scale[...])
         return weight if self.format is None else StoredMatrix(weight, self.format)
 
     def hold_stored(self, format: Format) -> None:
@@ -100,15 +118,12 @@ class Linear(nnx.Module):
 
     def hold_int8(self) -> None:
         """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
-        rows, axes = self.weight.shape[0], self.weight.get_metadata()["out_sharding"]
-        self.weight = parameter(jnp.zeros(self.weight.shape, jnp.int8), axes)
-        self.scale = nnx.data(parameter(jnp.zeros(rows, jnp.float32), axes[:1]))
+        self.weight, scale = int8_zeros(self.weight)
+        self.scale = nnx.data(scale)
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
         y = project(x, self.matrix, division=self.division)
-        if self.scale is not None:
-            y = (y.astype(jnp.float32) * self.scale[...][None, :]).astype(x.dtype)
         return y if self.bias is None else y + self.bias[...][None, :]
 
 

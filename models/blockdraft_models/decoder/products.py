@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Real
 
 from blockdraft_models.decoder.sharding import MODEL_AXIS, Division, sum_over_devices
-from blockdraft_models.decoder.stored import LayerMatrix, StoredMatrix
+from blockdraft_models.decoder.stored import LayerMatrix, ScaledMatrix, StoredMatrix
 from blockdraft_models.kernels import calls, tpu
 from blockdraft_models.kernels.library import in_kernels
 from blockdraft_models.platform import by_platform
@@ -63,7 +63,7 @@ Matrix = Real[Array, "out in"] | StoredMatrix | LayerMatrix
 
 def project(
     x: Float[Array, "rows in"],
-    weight: Matrix,
+    weight: Matrix | ScaledMatrix,
     *,
     dtype: DTypeLike | None = None,
     division: Division | None = None,
@@ -72,6 +72,10 @@ def project(
 
     A `dtype` of None is that of the rows. Without a division, XLA chooses the order on TPU.
     """
+    if isinstance(weight, ScaledMatrix):
+        y = project(x, weight.values, dtype=jnp.float32, division=division)
+        scaled: Array = (y * weight.scale[None, :]).astype(dtype or x.dtype)
+        return scaled
     name = jnp.dtype(dtype or x.dtype).name
     if division is None:
         return _product(x, weight, name, in_tiles=False)

@@ -1,4 +1,4 @@
-"""Matrices in stored forms: in a GGUF format, or in a stack of all layers."""
+"""Matrices in stored forms: in a GGUF format, as scaled whole numbers, or in a stack."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -65,6 +65,19 @@ class LayerMatrix:
         """Return the matrix by itself."""
         matrix: Array = self.stack[self.layer]
         return matrix
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class ScaledMatrix:
+    """A matrix as `values * scale[:, None]`; a pytree."""
+
+    values: Any  # Int8[Array, "out in"] or a LayerMatrix
+    scale: Any  # Float32[Array, "out"]
+
+    def __getitem__(self, rows: Any) -> "ScaledMatrix":
+        """Return some rows."""
+        return ScaledMatrix(self.values[rows], self.scale[rows])
 
 
 def _half_floats(parts: UInt8[Array, "rows blocks 2"]) -> Float32[Array, "rows blocks 1"]:

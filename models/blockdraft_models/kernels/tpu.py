@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu.megablox.gmm import make_group_metadata
 from jaxtyping import Array, DTypeLike, Float, Int, Real
 
 TILE_ROWS = 128
@@ -119,6 +120,85 @@ def _multiply(
     @pl.when(block == pl.num_programs(2) - 1)
     def finish() -> None:
         out[...] = totals[...].astype(out.dtype)
+
+
+def grouped_product(
+    rows: Float[Array, "rows width"],
+    weights: Real[Array, "groups width outs"],
+    sizes: Int[Array, " groups"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "rows outs"]:
+    """Multiply the rows of each group, which lie together, by its weight, in float32.
+
+    Rows after the last group are undefined. A tile is visited once for each group that it has rows
+    of. Like JAX's `megablox.gmm`, which takes no int8.
+    """
+    (row_count, width), out_width = rows.shape, weights.shape[2]
+    rows = jnp.pad(rows, ((0, -row_count % TILE_ROWS), (0, 0)))
+    inner, outs = block_sizes(width, out_width, rows.dtype)
+    visits, visit_count = make_group_metadata(
+        group_sizes=sizes,
+        m=len(rows),
+        tm=TILE_ROWS,
+        start_group=jnp.int32(0),
+        num_nonzero_groups=len(weights),
+        visit_empty_groups=False,
+    )
+
+    def place(out: Any, visit: Any, block: Any, visits: Any) -> tuple[Any, ...]:
+        return visits[2][visit], out
+
+    product: Array = pl.pallas_call(
+        _multiply_group,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(math.ceil(out_width / outs), visit_count, width // inner),
+            in_specs=[
+                pl.BlockSpec(
+                    (TILE_ROWS, inner), lambda out, visit, block, visits: (visits[2][visit], block)
+                ),
+                pl.BlockSpec(
+                    (None, inner, outs),
+                    lambda out, visit, block, visits: (visits[1][visit], block, out),
+                ),
+            ],
+            out_specs=pl.BlockSpec((TILE_ROWS, outs), place),
+            scratch_shapes=[pltpu.VMEM((TILE_ROWS, outs), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((len(rows), out_width), jnp.float32),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=_ALL_BYTES,
+        ),
+        interpret=interpret,
+        name="grouped_product",
+    )(visits, rows, weights if interpret else left_in_place(weights))
+    return product[:row_count]
+
+
+def _multiply_group(visits: Any, rows: Any, weight: Any, out: Any, totals: Any) -> None:
+    visit, block = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(block == 0)
+    def begin() -> None:
+        totals[...] = jnp.zeros_like(totals)
+
+    totals[...] += jax.lax.dot_general(
+        rows[...],
+        weight[...].astype(rows.dtype),
+        (((1,), (0,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST if rows.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )
+
+    @pl.when(block == pl.num_programs(2) - 1)
+    def finish() -> None:
+        starts, groups, tiles = visits
+        row = jax.lax.broadcasted_iota(jnp.int32, out.shape, 0) + tiles[visit] * TILE_ROWS
+        group = groups[visit]
+        in_group = (row >= starts[group]) & (row < starts[group + 1])
+        out[...] = jnp.where(in_group, totals[...], out[...])
 
 
 def by_tiles(

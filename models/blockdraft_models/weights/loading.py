@@ -22,7 +22,7 @@ from jaxtyping import Array, DTypeLike, Float
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
-from blockdraft_models.decoder.stored import Format, row_bytes
+from blockdraft_models.decoder.stored import Format, ScaledMatrix, row_bytes
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
 from blockdraft_models.kernels.library import in_kernels
@@ -31,12 +31,12 @@ from blockdraft_models.weights.checkpoint import OpenCheckpoint, open_checkpoint
 from blockdraft_models.weights.huggingface import Index
 from blockdraft_models.weights.progress import Progress
 from blockdraft_models.weights.quantization import (
-    QuantizedRows,
+    Quantized,
     WeightFormat,
     hold_int8,
     hold_stored,
     is_quantized,
-    quantize_rows,
+    quantize,
     scale_path,
 )
 
@@ -44,11 +44,11 @@ from blockdraft_models.weights.quantization import (
 class EmbeddingAndHead(NamedTuple):
     """The target's weights, [vocab hidden], that a drafter uses as its own; a pytree.
 
-    The head is None when the embedding doubles as head.
+    The head is None when the embedding doubles as head, and scaled where the target's is int8.
     """
 
     embedding: Array
-    head: Array | None
+    head: Array | ScaledMatrix | None
 
     def logits(self, hidden: Float[Array, "rows hidden"]) -> Float[Array, "rows vocab"]:
         """Score every token with the target's head, in float32; a cap changes no order."""
@@ -76,10 +76,10 @@ def load_decoder(
     """Load a decoder from a Hugging Face directory or a `.gguf` file.
 
     Stored weights are converted to `dtype`, that of activations too. With "stored", matrices in a
-    format that the kernels read stay as they are; "int8" quantizes those of the layers, each as it
-    is read. Without a placement on a mesh, all weights go to the default device.
-    `progress` gets the bytes placed and the bytes in all, after every weight. A bad checkpoint is
-    refused before anything is placed.
+    format that the kernels read stay as they are; "int8" quantizes matrices as they are read.
+    Without a placement on a mesh, all weights go to the default device. `progress` gets the bytes
+    placed and the bytes in all, after every weight. A bad checkpoint is refused before anything is
+    placed.
     """
     int8 = weights == "int8"
     with open_checkpoint(path) as source:
@@ -147,7 +147,7 @@ def _stream_weights(
 ) -> Iterator[tuple[str, Array]]:
     """Yield weights on their devices by their paths in `Decoder`, in the order of the files.
 
-    With int8 each matrix of the layers is followed by its `scale`.
+    With int8 each quantized matrix is followed by its `scale`.
     """
     element = jnp.dtype(dtype)
 
@@ -155,7 +155,8 @@ def _stream_weights(
         if format := formats.get(name.path):
             return name.shape[0] * row_bytes(format, name.shape[1])
         if int8 and is_quantized(name):
-            return math.prod(name.shape) + name.shape[0] * np.dtype(np.float32).itemsize
+            scales: int = math.prod(_but_inputs(name.shape))
+            return math.prod(name.shape) + scales * np.dtype(np.float32).itemsize
         return math.prod(name.shape) * element.itemsize
 
     finished_bytes, total = 0, sum(map(size, axes_of))
@@ -195,28 +196,33 @@ def _converted(
 def _quantized(
     source: OpenCheckpoint, name: TensorName, axes: Axes, placement: Placement | None
 ) -> dict[str, Array]:
-    """Place int8 values and scales; a scale is that of a whole row, also if devices divide it."""
-    read = source.part_reader(name)
+    """Place int8 values and scales; a scale is that of all inputs, also if devices divide them."""
+    read, trailing = source.part_reader(name), (slice(None),) * (len(name.shape) - 1)
 
     @functools.cache
-    def rows(start: int, stop: int) -> QuantizedRows:
-        return quantize_rows(np.asarray(read((slice(start, stop), slice(None))), np.float32))
+    def rows(start: int, stop: int) -> Quantized:
+        return quantize(np.asarray(read((slice(start, stop), *trailing)), np.float32))
 
-    def rows_of(index: Index) -> QuantizedRows:
+    def rows_of(index: Index) -> Quantized:
         start, stop, _ = index[0].indices(name.shape[0])
         return rows(start, stop)
 
     def values(index: Index) -> np.ndarray:
-        return np.ascontiguousarray(rows_of(index).values[:, index[1]])
+        return np.ascontiguousarray(rows_of(index).values[:, *index[1:]])
 
     def scales(index: Index) -> np.ndarray:
-        return rows_of(index).scale
+        return rows_of(index).scale[:, *index[1:]]
 
-    by_rows, whole = _sharding(source, axes[:1], placement), _sharding(source, axes, placement)
+    whole = _sharding(source, axes, placement)
+    of_scales = _sharding(source, _but_inputs(axes), placement)
     return {
         name.path: _place(values, name.shape, np.dtype(np.int8), whole),
-        scale_path(name): _place(scales, name.shape[:1], np.dtype(np.float32), by_rows),
+        scale_path(name): _place(scales, _but_inputs(name.shape), np.dtype(np.float32), of_scales),
     }
+
+
+def _but_inputs(axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return axes[0], *axes[2:]
 
 
 def _sharding(

@@ -1,9 +1,10 @@
-"""Int8 weights: every row of a decoder layer's matrix as whole numbers times one scale.
+"""Int8 weights: every output of a matrix as whole numbers times one scale.
 
-Only the weights are rounded: activations and sums stay in the compute dtype, and so do embedding,
-head, norms and biases. What a file has in a format of GGUF is held as it is.
+Matrices of the layers, of their experts, and a head of its own are rounded. Activations and sums
+stay in the compute dtype, and so do embedding, routers, norms and biases.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float32, Int8
 
+from blockdraft_models.decoder.experts import ExpertMaps
 from blockdraft_models.decoder.layer import Embedding, Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.stored import Format
@@ -18,7 +20,7 @@ from blockdraft_models.families.tensors import TensorName
 
 WeightFormat = Literal["stored", "float", "int8"]
 """Form of matrices: "stored" as in the checkpoint where kernels read that, else as for "float";
-"float" in the compute dtype; "int8" with scales for those of the layers."""
+"float" in the compute dtype; "int8" with scales, but for embedding and routers."""
 
 _LARGEST = 127
 # A smaller scale would be flushed to zero where subnormal numbers are.
@@ -27,18 +29,18 @@ _SMALLEST_SCALE = np.finfo(np.float32).tiny
 _BLOCK_ELEMENTS = 1 << 16
 
 
-class QuantizedRows(NamedTuple):
-    """Rows as `values * scale[:, None]`, values from -127 to 127; scale is 0 for a row of zeros."""
+class Quantized(NamedTuple):
+    """A weight as `values * scale[:, None]`, values from -127 to 127; zeros have a scale of 0."""
 
-    values: Int8[np.ndarray, "rows columns"]
-    scale: Float32[np.ndarray, " rows"]
+    values: Int8[np.ndarray, "first inputs *outs"]
+    scale: Float32[np.ndarray, " first *outs"]
 
 
-def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
-    """Round each row to 255 equally spaced values, its largest element being one of the ends.
+def quantize(weight: Float32[np.ndarray, "first inputs *outs"]) -> Quantized:
+    """Round the inputs of each output to 255 equally spaced values; the largest becomes an end.
 
-    No element changes by more than half its row's scale. ValueError if one is infinite or not a
-    number.
+    `weight` is [out in], or [experts in out]. No element changes by more than half its scale.
+    ValueError if one is infinite or not a number.
     """
     largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
     if not np.isfinite(largest).all():
@@ -46,21 +48,18 @@ def quantize_rows(weight: Float32[np.ndarray, "rows columns"]) -> QuantizedRows:
     scale = np.where(largest > 0, np.maximum(largest / _LARGEST, _SMALLEST_SCALE), 0)
     divisor = np.where(largest > 0, scale, 1)[:, None]
     values = np.empty(weight.shape, np.int8)
-    block = max(1, _BLOCK_ELEMENTS // weight.shape[1])
+    block = max(1, _BLOCK_ELEMENTS // math.prod(weight.shape[1:]))
     for start in range(0, len(weight), block):
         rows = slice(start, start + block)
         # The quotient of two float32 is never so close to a half that float64 rounds it wrongly.
         values[rows] = np.rint(np.divide(weight[rows], divisor[rows], dtype=np.float64))
-    return QuantizedRows(values, scale.astype(np.float32))
+    return Quantized(values, scale.astype(np.float32))
 
 
 def is_quantized(name: TensorName) -> bool:
-    """Return whether "int8" quantizes this weight, which has to be a matrix of a layer.
-
-    Matrices of experts, and their routers, stay as they are.
-    """
-    is_matrix = name.path.endswith(".weight") and len(name.shape) == 2
-    return name.path.startswith("layers.") and is_matrix
+    """Return whether "int8" quantizes this weight: a matrix of a layer or of experts, or a head."""
+    is_matrix = name.path.endswith(".weight") and len(name.shape) > 1
+    return name.path.startswith(("layers.", "head.")) and is_matrix
 
 
 def scale_path(name: TensorName) -> str:
@@ -79,9 +78,8 @@ def hold_stored(decoder: Decoder, formats: Mapping[str, Format]) -> None:
 
 
 def hold_int8(decoder: Decoder) -> Decoder:
-    """Replace the layers' matrices by int8 zeros with scales, in a decoder not yet scanned."""
-    for layer in decoder.layers:
-        for _, module in nnx.iter_graph(layer):
-            if isinstance(module, Linear):
-                module.hold_int8()
+    """Replace those matrices by int8 zeros with scales, in a decoder not yet scanned."""
+    for path, module in nnx.iter_modules(decoder):
+        if isinstance(module, Linear | ExpertMaps) and path[0] in ("layers", "head"):
+            module.hold_int8()
     return decoder

@@ -13,14 +13,16 @@ from tests.models.tiny import LIKE_GPT_OSS, tiny_config
 
 from blockdraft_models.decoder import experts as module
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.decoder.experts import ExpertMaps, Experts
+from blockdraft_models.kernels import tpu
+from blockdraft_models.weights.quantization import quantize
 
 PLAIN: dict[str, Any] = {"num_experts": 6, "experts_per_token": 3, "normalized_routing": False}
 CONFIGS = {"softmax over all": PLAIN, "biases": {**LIKE_GPT_OSS, "windows": ()}}
 WAYS: dict[str, Callable[..., Any]] = {
     "one by one": module._one_by_one,
     "group by group": partial(module._group_by_group, module._grouped),
-    "on TPU": partial(module._group_by_group, partial(module._grouped_on_tpu, interpret=True)),
+    "on TPU": partial(module._group_by_group, partial(tpu.grouped_product, interpret=True)),
 }
 
 
@@ -31,6 +33,15 @@ def random_experts(config: DecoderConfig, seed: int = 0) -> Experts:
         if bias is not None:
             bias[...] = jnp.asarray(rng.normal(size=bias.shape), jnp.float32)
     return made
+
+
+def hold_int8(experts: Experts) -> None:
+    for part in (experts.gate, experts.up, experts.down):
+        assert isinstance(part, ExpertMaps)
+        values, scale = quantize(np.asarray(part.weight[...]))
+        part.hold_int8()
+        assert part.scale is not None
+        part.weight[...], part.scale[...] = jnp.asarray(values), jnp.asarray(scale)
 
 
 # Jitted, as what is for TPU cannot run eagerly.
@@ -54,8 +65,9 @@ def reference(experts: Experts, x: np.ndarray) -> np.ndarray:
         for expert, share in zip(best, shares, strict=True):
 
             def mapped(name: str, y: np.ndarray, expert: int = int(expert)) -> np.ndarray:
-                bias = wide[name].get("bias")
+                bias, scale = wide[name].get("bias"), wide[name].get("scale")
                 z: np.ndarray = y @ wide[name]["weight"][expert]
+                z = z if scale is None else z * scale[expert]
                 return z if bias is None else z + bias[expert]
 
             gate, up = mapped("gate", row), mapped("up", row)
@@ -68,10 +80,15 @@ def reference(experts: Experts, x: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_all_ways_are_the_reference(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ways_are_the_reference(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch, *, int8: bool
+) -> None:
     experts = random_experts(tiny_config(**CONFIGS[name]))
+    if int8:
+        hold_int8(experts)
     x = np.random.default_rng(1).normal(size=(9, 32)).astype(np.float32)
     monkeypatch.setattr(module, "_one_by_one", WAYS[way])
     expected = reference(experts, x)
@@ -79,6 +96,9 @@ def test_all_ways_are_the_reference(name: str, way: str, monkeypatch: pytest.Mon
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     # In a scan there are the experts of all layers, of which one is meant.
     others = [random_experts(experts.config, seed) for seed in (7, 8)]
+    if int8:
+        for other in others:
+            hold_int8(other)
     states = [nnx.state(each) for each in (others[0], experts, others[1])]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *states)
     scanned = nnx.merge(nnx.graphdef(experts), stacked)

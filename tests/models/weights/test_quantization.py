@@ -20,7 +20,7 @@ from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.weights.loading import load_decoder
-from blockdraft_models.weights.quantization import quantize_rows
+from blockdraft_models.weights.quantization import quantize
 
 F32 = np.finfo(np.float32)
 
@@ -67,7 +67,7 @@ ROWS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 @pytest.mark.parametrize("rows", ROWS)
 def test_no_element_changes_by_more_than_half_a_scale(rows: str) -> None:
     weight = ROWS[rows](np.random.default_rng(0)).astype(np.float32)
-    values, scale = quantize_rows(weight)
+    values, scale = quantize(weight)
     wide, scale64 = weight.astype(np.float64), scale.astype(np.float64)
     # Exactly: these products have few enough digits for float64.
     error = np.abs(wide - values * scale64[:, None])
@@ -85,7 +85,7 @@ def test_no_element_changes_by_more_than_half_a_scale(rows: str) -> None:
 
 def test_values_are_the_nearest_whole_numbers() -> None:
     weight = near_ties(np.random.default_rng(1))[:6].astype(np.float32)
-    values, scale = quantize_rows(weight)
+    values, scale = quantize(weight)
     for row, divisor, rounded in zip(weight, scale, values, strict=True):
         for element, value in zip(row.tolist(), rounded.tolist(), strict=True):
             # Python rounds fractions exactly, and halves to the even one.
@@ -97,7 +97,7 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
     weight = np.ones((3, 4), np.float32)
     weight[1, 2] = bad
     with pytest.raises(ValueError, match="infinite or not a number"):
-        quantize_rows(weight)
+        quantize(weight)
 
 
 @pytest.mark.parametrize(("kind", "scanned"), [("llama", False), ("qwen3", True)])
@@ -126,7 +126,7 @@ def test_logits_are_those_of_the_dequantized_weights(
     assert np.abs(logits - rounded_away).max() > 1e-3 * np.abs(rounded_away).max()
 
 
-def test_every_matrix_of_the_layers_is_int8_and_nothing_else(tmp_path: Path) -> None:
+def test_matrices_of_layers_and_the_head_are_int8_and_nothing_else(tmp_path: Path) -> None:
     original = random_decoder(tiny_config("qwen3", attention_bias=True))
     write_hf_checkpoint(original, tmp_path / "hf")
     write_gguf(original, tmp_path / "model.gguf")
@@ -144,11 +144,11 @@ def test_every_matrix_of_the_layers_is_int8_and_nothing_else(tmp_path: Path) -> 
         assert heard[-1] == (held, held)
         for key, variable in weights.items():
             whole, loaded = np.asarray(variable[...]), state.pop(key)
-            if key[0] != "layers" or whole.ndim != 2:
+            if key[0] not in ("layers", "head") or whole.ndim != 2:
                 np.testing.assert_array_equal(loaded[...], whole)
                 continue
             scale = state.pop((*key[:-1], "scale"))
-            expected = quantize_rows(whole)
+            expected = quantize(whole)
             np.testing.assert_array_equal(loaded[...], expected.values)
             np.testing.assert_array_equal(scale[...], expected.scale)
             assert (loaded[...].dtype, scale[...].dtype) == (jnp.int8, jnp.float32)
@@ -182,7 +182,7 @@ def test_products_in_bfloat16_are_near_float64(rows: int) -> None:
     linear = Linear(48, 24, ("mlp", "embed"), bias=True, dtype=jnp.bfloat16, rngs=None)
     linear.hold_int8()
     weight = (rng.standard_normal((24, 48)) * 10.0 ** rng.uniform(-3, 3, (24, 1))).astype("f4")
-    values, scale = quantize_rows(weight)
+    values, scale = quantize(weight)
     assert linear.scale is not None
     assert linear.bias is not None
     linear.weight[...], linear.scale[...] = jnp.asarray(values), jnp.asarray(scale)
@@ -209,7 +209,7 @@ def test_int8_of_a_stored_bfloat16_checkpoint(tmp_path: Path) -> None:
     loaded, _ = load_decoder(tmp_path, dtype=jnp.bfloat16, weights="int8")
     gate = loaded.layers[2].mlp.gate
     stored = rounded["model.layers.2.mlp.gate_proj.weight"].astype(np.float32)
-    np.testing.assert_array_equal(gate.weight[...], quantize_rows(stored).values)
+    np.testing.assert_array_equal(gate.weight[...], quantize(stored).values)
     token_ids = np.arange(12)[None]
     logits, _ = run_dense(loaded, token_ids)
     expected = ReferenceDecoder(loaded.config, dequantized_params(loaded)).logits(range(12))

@@ -27,10 +27,12 @@ from tests.verifier.exactness.contract import Contract
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.weights.loading import load_decoder
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 
+TARGETS = Path(__file__).parents[2] / "golden" / "targets"
 SETTINGS = EngineSettings(
     page_size=8,
     num_pages=160,
@@ -99,3 +101,8 @@ def test_scanned_layers(shape: dict[str, Any]) -> None:
 
 def test_int8_weights(tmp_path: Path) -> None:
     check(int8_decoder(decoder_of(config()), tmp_path))
+
+
+@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss"])
+def test_int8_experts(name: str) -> None:
+    check(load_decoder(TARGETS / name, dtype=jnp.bfloat16, weights="int8")[0])
