@@ -19,7 +19,7 @@ TERMS = {
     r"\bnoisy? of the target|the target's( own)? noise|shared noise": "Gumbel noise",
     r"\bsiblings?\b": "tree drafting",
     r"\b(front )?doors?\b": "API server, front end",
-    r"(?<![a-z])propos(al|e)s?(?![a-z])|(?<![a-z])proposed(?![a-z])": "draft",
+    r"(?<![a-z])propos(al|e)s?(?![a-z])|(?<![a-z])(?<!spec_num_)proposed(?![a-z])": "draft",
     r"drafter('s|s')? contexts?\b(?! (length|==))|contexts of the drafter": "draft KV cache",
     r"(?<![a-z])recordings?(?![a-z])(?! rules?)": "training sample",
     r"\b(next|first|last|each|no|of|two|further|held-out) looks?\b(?! (at|for|like|into|up))": (

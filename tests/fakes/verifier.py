@@ -235,6 +235,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         usage.verification_steps = len(chunks) - 1
         usage.drafted_tokens = (len(chunks) - 1) * (size - 1)
         usage.accepted_tokens = len(new) - len(chunks)
+        for position in range(1, size):
+            usage.drafted_per_position.append(len(chunks) - 1)
+            usage.accepted_per_position.append(sum(len(c) > position for c in chunks[1:]))
         usage.step_times.verify_time.FromMilliseconds(10)
         return messages
 

@@ -93,8 +93,8 @@ class EngineSettings:
     weights: Literal["stored", "float", "int8"] = setting(
         "stored",
         "`stored` keeps Q4_0, Q4_1 and Q8_0 matrices of a GGUF file on one CPU with kernels; "
-        "`float` makes them elements of `--dtype`; `int8` rounds all of the target but the embedding "
-        "to a byte an element",
+        "`float` makes them elements of `--dtype`; `int8` rounds all of the target but the "
+        "embedding to a byte an element",
         common=True,
     )
     kv_cache_dtype: Literal["auto", "fp8"] = setting(

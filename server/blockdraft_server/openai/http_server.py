@@ -226,13 +226,14 @@ class HttpServer:
         self,
         request: web.Request,
         batch: CompletionBatch,
-        kind: Callable[[str, int, int, bool, TokenBytes | None], Answer],
+        kind: Callable[[str, int, int, bool, TokenBytes | None, bool], Answer],
         stand_ins: Mapping[str, str],
     ) -> web.StreamResponse:
         wants_log_probs = batch.requests[0].sampling.HasField("log_probs")
         prompts, count = len(batch.requests), batch.count
         token_bytes = self.token_bytes if batch.sources else None
-        answer = kind(self._settings.served_name, prompts, count, wants_log_probs, token_bytes)
+        name, details = self._settings.served_name, batch.details
+        answer = kind(name, prompts, count, wants_log_probs, token_bytes, details)
         # HTTP callers set no deadline.
         completions = self._complete(batch.requests, count, _metadata(request), None, stand_ins)
         with naming(batch.form):

@@ -36,6 +36,7 @@ class CompletionBatch:
     stream: bool
     usage: bool  # whether a stream ends with the usage
     sources: bool  # whether a stream says where each token comes from
+    details: bool  # whether the usage says how many drafted tokens were accepted
     # The texts of prompts that are echoed before their completions; None for one of token ids.
     echoed: tuple[str | None, ...] = ()
     bare: bool = False  # whether nothing follows the prompt
@@ -127,6 +128,7 @@ def _batch(
     sources = options.flag("include_token_sources")
     options.only("include_obfuscation", False)
     options.finish()
+    details = fields.flag("return_spec_tokens_details")
     speculation = _speculation(fields.inner("speculation"))
     model, priority = fields.text("model") or "", fields.text("service_tier") or "auto"
     tiers = {
@@ -162,7 +164,9 @@ def _batch(
         )
     with naming(form):
         check_request(requests[0])  # They differ in their prompts.
-    return CompletionBatch(requests, count, stream, stream and usage, stream and sources, form=form)
+    return CompletionBatch(
+        requests, count, stream, stream and usage, stream and sources, details, form=form
+    )
 
 
 def _speculation(fields: Fields) -> inference_pb2.SpeculationOptions:

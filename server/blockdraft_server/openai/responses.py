@@ -12,6 +12,7 @@ from typing import Any
 from blockdraft_models.tokenizer.text_decoder import TokenBytes
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.completion import FINISH_NAMES
+from blockdraft_server.openai.acceptance import acceptance
 from blockdraft_server.openai.output_format import OutputFormat
 from blockdraft_server.openai.output_parser import OutputParser
 
@@ -56,8 +57,12 @@ class Answer(abc.ABC):
         count: int,
         wants_log_probs: bool,
         token_bytes: TokenBytes | None = None,
+        details: bool = False,
     ) -> None:
-        """Begin an answer; with `token_bytes`, pieces say where each token comes from."""
+        """Begin an answer; with `token_bytes`, pieces say where each token comes from.
+
+        With `details`, the usage says how many drafted tokens were accepted.
+        """
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -65,7 +70,7 @@ class Answer(abc.ABC):
         }
         self._count = count
         self._wants_log_probs = wants_log_probs
-        self._token_bytes = token_bytes
+        self._token_bytes, self._details = token_bytes, details
         self._choices = [_Choice() for _ in range(prompts * count)]
         self._usage: dict[int, inference_pb2.Usage] = {}
 
@@ -92,12 +97,16 @@ class Answer(abc.ABC):
         for index, choice in enumerate(self._choices):
             content = self._whole(index, "".join(choice.texts))
             choices.append(self._choice(index, choice.last, choice.log_probs, content))
-        return {**self._head, "object": self.kind, "choices": choices, "usage": self.usage()}
+        return {**self._head, "object": self.kind, "choices": choices, **self._statistics()}
 
     def usage_piece(self) -> Json:
         """Return the piece of a stream that has only the usage."""
         head = {**self._head, "object": self.kind_of_piece}
-        return {**head, "choices": [], "usage": self.usage()}
+        return {**head, "choices": [], **self._statistics()}
+
+    def _statistics(self) -> Json:
+        details = acceptance(list(self._usage.values())) if self._details else {}
+        return {"usage": self.usage(), **details}
 
     def usage(self) -> Json:
         """Return the usage of all completions; a prompt counts once."""
