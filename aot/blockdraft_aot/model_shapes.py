@@ -172,6 +172,21 @@ SHAPES["gemma-4-31b"] = replace(
     logit_cap=30.0,
     max_position_embeddings=262144,
 )
+SHAPES["gemma-4-26b-a4b"] = replace(
+    SHAPES["gemma-4-31b"],
+    name="gemma-4-26b-a4b",
+    hidden_size=2816,
+    intermediate_size=2112,
+    num_layers=30,
+    num_heads=16,
+    num_kv_heads=8,
+    global_kv_heads=2,
+    windows=(1024, 1024, 1024, 1024, 1024, 0) * 5,
+    embedding_scale=2816**0.5,
+    num_experts=128,
+    experts_per_token=8,
+    parallel_expert_size=704,
+)
 SHAPES["qwen3.5-35b-a3b"] = replace(
     _QWEN3_MOE,
     name="qwen3.5-35b-a3b",

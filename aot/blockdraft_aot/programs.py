@@ -110,7 +110,8 @@ class TargetPrograms:
             bos_token_id=None,
             eos_token_ids=(0,),
             num_experts=0,
-            intermediate_size=target.intermediate_size * max(1, target.experts_per_token),
+            parallel_expert_size=0,
+            intermediate_size=target.active_size,
         )
         decoder, without_layers, parts = scanned(target), bare(target), tuple(prefixes(counted))
         # Those of all layers, however few there are.

@@ -13,6 +13,7 @@ from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
 
+from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
@@ -149,6 +150,7 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
     [
         *(("gpt-oss", True), ("gpt-oss int8", True), ("qwen3-moe", False), ("smollm3", True)),
         *(("olmo3", True), ("granite", False), ("gemma4", False), ("gemma4", True)),
+        *(("gemma4-moe", False), ("gemma4-moe", True)),
         *(("gemma4-shared", False), ("gemma4-shared", True)),
         *(("qwen3-next", True), ("qwen3-5", False), ("qwen3-5", True), ("qwen3-5-moe", False)),
     ],
@@ -161,8 +163,10 @@ def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool)
     loaded, _ = load_decoder(
         TARGETS / folder, dtype=jnp.float32, weights=weights, placement=placement
     )
-    if alone.config.num_experts:
-        of_first = loaded.layers[0].mlp.down.weight[...].addressable_shards[0].data
+    for _, part in nnx.iter_modules(loaded.layers[0]):
+        if not isinstance(part, Experts):
+            continue
+        of_first = part.down.weight[...].addressable_shards[0].data
         assert len(of_first) == alone.config.num_experts // 2
     on_several = ScannedDecoder(loaded, placement) if scanned else loaded
     divided = Stepping(on_several, placement.mesh)

@@ -38,6 +38,7 @@ SEEDS = {
     "qwen3-next": 18,
     "qwen3-5": 19,
     "qwen3-5-moe": 20,
+    "gemma4-moe": 21,
 }
 CONTINUED = 100
 

@@ -122,6 +122,7 @@ class DecoderConfig:
     experts_per_token: int = 0
     normalized_routing: bool = True  # whether the weights of a token's experts add up to one
     shared_expert_size: int = 0  # inner width of an MLP beside the experts; 0 for none (Qwen3-Next)
+    parallel_expert_size: int = 0  # inner width of experts beside the MLP; 0 for none (Gemma 4)
     output_gate: bool = False  # whether attention's output is gated by its input (Qwen3-Next)
     delta: DeltaSizes | None = None  # of layers with a state
     recurrent: tuple[bool, ...] = ()  # whether each layer has one; empty if none has
@@ -196,7 +197,7 @@ class DecoderConfig:
         scaling = self.rope_scaling if isinstance(self.rope_scaling, RopeScaling) else None
         overrides = {
             "family": family,
-            "intermediate_size": self.intermediate_size * max(1, self.experts_per_token),
+            "intermediate_size": self.active_size,
             "rope_scaling": scaling,
             "attention_bias": False,
         }
@@ -238,6 +239,13 @@ class DecoderConfig:
         """Return the form of a layer: those of one form have weights of the same shapes."""
         is_global = self.global_head_dim is not None and not self.window(layer)
         return LayerForm(is_global, layer < self.kv_layers, self.is_recurrent(layer))
+
+    @property
+    def active_size(self) -> int:
+        """Inner width of an MLP that does as much as the MLP and the experts of a token do."""
+        if self.parallel_expert_size:
+            return self.intermediate_size + self.parallel_expert_size * self.experts_per_token
+        return self.intermediate_size * max(1, self.experts_per_token)
 
     @property
     def kv_layers(self) -> int:

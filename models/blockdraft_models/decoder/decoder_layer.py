@@ -26,6 +26,7 @@ from blockdraft_models.decoder.layer import (
 )
 from blockdraft_models.decoder.layer_embeddings import SideInput
 from blockdraft_models.decoder.mlp import GatedMLP, SharedExpert
+from blockdraft_models.decoder.parallel_experts import ParallelExperts
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
@@ -51,10 +52,12 @@ class DecoderLayer(nnx.Module):
             self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
         self.attention_output_norm = norm_if(config.output_norms)
         self.mlp_norm = norm_if(config.input_norms)
-        kind = Experts if config.num_experts else GatedMLP
+        parallel = config.parallel_expert_size > 0
+        kind = Experts if config.num_experts and not parallel else GatedMLP
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
         shared = config.shared_expert_size > 0
         self.shared_expert = SharedExpert(config, dtype=dtype, rngs=rngs) if shared else None
+        self.experts = ParallelExperts(config, dtype=dtype, rngs=rngs) if parallel else None
         self.mlp_output_norm = norm_if(config.output_norms)
         self.residual_scale = config.residual_scale
         size = config.layer_embedding_size
@@ -82,6 +85,8 @@ class DecoderLayer(nnx.Module):
             fed = self.mlp(y)
             if self.shared_expert is not None:
                 fed = fed + self.shared_expert(y)
+            if self.experts is not None:
+                fed = self.experts(fed, x)
             x = x + scaled(_normalized(self.mlp_output_norm, fed), self.residual_scale)
             if self.side_input is not None and side.embedded is not None:
                 x = x + self.side_input(x, side.embedded)

@@ -80,6 +80,8 @@ class ExpertMaps(nnx.Module):
 class Experts(nnx.Module):
     """The experts of one layer and their router; `router` is [experts hidden].
 
+    `scale`, [experts], is a factor of each expert's share, or None (Gemma 4).
+
     Where they are divided over devices, each device computes the part of its experts in all tokens'
     results; the parts are summed. In a scan over layers every weight is a stack,
     [layers experts ...], and `layer` is the index in it.
@@ -96,13 +98,20 @@ class Experts(nnx.Module):
         router = random_weights(rngs, (count, hidden), hidden**-0.5, dtype)
         self.router = parameter(router, (None, EMBED))
         self.router_bias = parameter(jnp.zeros(count, dtype), (None,)) if config.mlp_bias else None
+        self.scale: nnx.Param[Array] | None = None
+        if config.parallel_expert_size:
+            self.scale = nnx.data(parameter(jnp.ones(count, dtype), (None,)))
         self.gate = make((hidden, inner), (EXPERTS, EMBED, None))
         self.up = make((hidden, inner), (EXPERTS, EMBED, None))
         self.down = make((inner, hidden), (EXPERTS, None, EMBED))
 
-    def __call__(self, x: Float[Array, "tokens hidden"]) -> Float[Array, "tokens hidden"]:
-        """Apply to each token the experts that its router chooses."""
-        chosen, shares = self._route(x)
+    def __call__(
+        self,
+        x: Float[Array, "tokens hidden"],
+        routed: Float[Array, "tokens hidden"] | None = None,
+    ) -> Float[Array, "tokens hidden"]:
+        """Apply to each token the experts that its router chooses, by `routed` if it is another."""
+        chosen, shares = self._route(x if routed is None else routed)
         maps = [linear.arrays() for linear in (self.gate, self.up, self.down)]
         layer = self.layer
         if layer is None:
@@ -146,7 +155,10 @@ class Experts(nnx.Module):
         among = best if self.config.normalized_routing else scores
         # Not JAX's softmax, whose sums depend on the number of rows on CPU.
         top = best[:, :1]
-        return chosen, jnp.exp(best - top) / row_sums(jnp.exp(among - top))[:, None]
+        shares = jnp.exp(best - top) / row_sums(jnp.exp(among - top))[:, None]
+        if self.scale is not None:
+            shares = shares * self.scale[...].astype(jnp.float32)[chosen]
+        return chosen, shares
 
 
 def _apply(

@@ -1,4 +1,7 @@
-"""Gemma 4, text only: layers without a window have heads of their own width and number."""
+"""Gemma 4, text only: layers without a window have heads of their own width and number.
+
+26B-A4B has experts beside each layer's MLP.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from blockdraft_models.families.family import (
     windows,
 )
 from blockdraft_models.families.gemma3 import gemma_layer
-from blockdraft_models.families.tensors import LayerNames, TensorName
+from blockdraft_models.families.tensors import Cut, LayerNames, TensorName
 
 
 def _fields(config: Published) -> dict[str, Any]:
@@ -48,6 +51,15 @@ def _fields(config: Published) -> dict[str, Any]:
         "layer_embedding_size": size,
         "shared_kv_layers": count(config, "num_kv_shared_layers"),
         "double_mlp": bool(config["use_double_wide_mlp"]),
+        **(_experts(config) if config["enable_moe_block"] else {}),
+    }
+
+
+def _experts(config: Published) -> dict[str, Any]:
+    return {
+        "num_experts": count(config, "num_experts"),
+        "experts_per_token": count(config, "top_k_experts"),
+        "parallel_expert_size": count(config, "moe_intermediate_size"),
     }
 
 
@@ -77,7 +89,38 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
             ("norm.scale", "post_per_layer_input_norm", "post_norm", (hidden,)),
         ):
             yield names(f"side_input.{ours}", f"{theirs}.weight", f"{ggml}.weight", shape)
+    if names.config.num_experts:
+        yield from _expert_names(names)
     yield names("output_scale", "layer_scalar", "layer_output_scale.weight", (1,))
+
+
+def _expert_names(names: LayerNames) -> Iterator[TensorName]:
+    config = names.config
+    hidden, inner, count = config.hidden_size, config.parallel_expert_size, config.num_experts
+    yield names("experts.router_norm.scale", "router.scale", "ffn_gate_inp.scale", (hidden,))
+    stored = "router.proj.weight", "ffn_gate_inp.weight"
+    yield names("experts.experts.router", *stored, (count, hidden))
+    yield names("experts.experts.scale", "router.per_expert_scale", "ffn_down_exps.scale", (count,))
+    for ours, theirs, ggml in (
+        ("norm", "pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+        ("output_norm", "post_feedforward_layernorm_2", "post_ffw_norm_2"),
+        ("mlp_output_norm", "post_feedforward_layernorm_1", "post_ffw_norm_1"),
+    ):
+        yield names.norm(f"experts.{ours}", theirs, ggml)
+    for name, together, sizes, cut in (
+        ("gate", "gate_up", (hidden, inner), Cut(0, 0, inner, 2 * inner)),
+        ("up", "gate_up", (hidden, inner), Cut(0, inner, inner, 2 * inner)),
+        ("down", "down", (inner, hidden), None),
+    ):
+        yield names(
+            f"experts.experts.{name}.weight",
+            f"experts.{together}_proj",
+            f"ffn_{name}_exps.weight",
+            (count, *sizes),
+            of_experts=True,
+            transposed=True,
+            cut=cut,
+        )
 
 
 GEMMA4 = Family(
@@ -111,11 +154,14 @@ GEMMA4 = Family(
         "vocab_size_per_layer_input": 262_144,
         "num_kv_shared_layers": 0,
         "use_double_wide_mlp": False,
+        "enable_moe_block": False,
+        "num_experts": None,
+        "top_k_experts": None,
+        "moe_intermediate_size": None,
     },
     only={
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_activation": "gelu_pytorch_tanh",
         "rope_scaling": None,
-        "enable_moe_block": False,
     },
 )

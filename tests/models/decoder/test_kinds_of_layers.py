@@ -90,7 +90,7 @@ def test_gemma_4_has_two_kinds_of_layers() -> None:
     ("change", "message"),
     [
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all'"),
-        ({"enable_moe_block": True}, "enable_moe_block 'True' is not supported"),
+        ({"enable_moe_block": True}, "lacks 'num_experts'"),
         ({"per_layer_config": {"4": {"head_dim": 512}}}, "per_layer_config other than"),
         ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config other than"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),

@@ -103,6 +103,6 @@ def test_int8_weights(tmp_path: Path) -> None:
     check(int8_decoder(decoder_of(config()), tmp_path))
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss", "gemma4-moe"])
 def test_int8_experts(name: str) -> None:
     check(load_decoder(TARGETS / name, dtype=jnp.bfloat16, weights="int8")[0])
