@@ -46,15 +46,17 @@ def test_products(shape: tuple[int, int], dtype: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 @pytest.mark.parametrize("shape", [(16, 24), (40, 8192)], ids=str)
-def test_products_of_groups(shape: tuple[int, int], dtype: str) -> None:
+@pytest.mark.parametrize("outputs_last", [False, True])
+def test_products_of_groups(shape: tuple[int, int], dtype: str, *, outputs_last: bool) -> None:
     """Groups without rows, groups that end within a tile or fill several; rows after the last."""
     sizes = np.array([0, 3, 130, 0, 260, 1, 0])
     drawn = [operands(shape, dtype, 400 + group) for group in range(len(sizes))]
     x, unused = drawn[0][0], [matrices[0].T for _, matrices in drawn]
     used = [matrices[1].T for _, matrices in drawn]
     weights = jnp.where(jnp.asarray(sizes > 0)[:, None, None], jnp.stack(used), jnp.stack(unused))
-    product = jax.jit(partial(tpu.grouped_product, interpret=True))
-    together = np.asarray(product(x, weights, jnp.asarray(sizes, jnp.int32)))
+    stored = weights if outputs_last else weights.swapaxes(1, 2)
+    product = jax.jit(partial(tpu.grouped_product, outputs_last=outputs_last, interpret=True))
+    together = np.asarray(product(x, stored, jnp.asarray(sizes, jnp.int32)))
     ends = np.cumsum(sizes)
     for group in np.flatnonzero(sizes):
         rows = slice(ends[group] - sizes[group], ends[group])
@@ -62,7 +64,7 @@ def test_products_of_groups(shape: tuple[int, int], dtype: str) -> None:
         room = 1e-6 * np.abs(expected).max()
         np.testing.assert_allclose(together[rows], expected, rtol=1e-5, atol=room)
         only = jnp.asarray(np.where(np.arange(len(sizes)) == group, sizes, 0), jnp.int32)
-        np.testing.assert_array_equal(product(x[rows], weights, only), together[rows])
+        np.testing.assert_array_equal(product(x[rows], stored, only), together[rows])
 
 
 def test_results_are_rounded_once() -> None:

@@ -26,7 +26,6 @@ from blockdraft_models.decoder.sharding import (
     EMBED,
     EXPERTS,
     MODEL_AXIS,
-    Axes,
     Division,
     sum_over_devices,
 )
@@ -44,31 +43,35 @@ class _Map(NamedTuple):
 
 
 class ExpertMaps(nnx.Module):
-    """A linear map of every expert; `weight` is [experts in out], as grouped products read it.
+    """A linear map of every expert, from `hidden` elements to `inner`, or back.
 
-    `scale`, of an int8 weight, and `bias` are [experts out] or None.
+    `weight` is [experts inner hidden] either way: XLA would keep an array whose last axis fills no
+    whole lanes in another order, and copy all of it for a kernel at every step. `scale`, of an int8
+    weight, and `bias` are [experts out] or None.
     """
 
     def __init__(
         self,
         experts: int,
-        sizes: tuple[int, int],
-        axes: Axes,
+        inner: int,
+        hidden: int,
         *,
+        to_hidden: bool = False,
         bias: bool,
         dtype: DTypeLike,
         rngs: nnx.Rngs | None,
     ) -> None:
-        """Initialize random maps from `sizes[0]` to `sizes[1]` elements."""
-        weight = random_weights(rngs, (experts, *sizes), sizes[0] ** -0.5, dtype)
-        self.weight = parameter(weight, axes)
+        """Initialize random maps."""
+        self.to_hidden, width = to_hidden, inner if to_hidden else hidden
+        weight = random_weights(rngs, (experts, inner, hidden), width**-0.5, dtype)
+        self.weight = parameter(weight, (EXPERTS, None, EMBED))
         self.scale: nnx.Param[Array] | None = None
-        zeros = jnp.zeros((experts, sizes[1]), dtype)
-        self.bias = parameter(zeros, (axes[0], axes[2])) if bias else None
+        zeros = jnp.zeros((experts, hidden if to_hidden else inner), dtype)
+        self.bias = parameter(zeros, (EXPERTS, EMBED if to_hidden else None)) if bias else None
 
     def hold_int8(self) -> None:
         """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
-        self.weight, scale = int8_zeros(self.weight)
+        self.weight, scale = int8_zeros(self.weight, inputs=1 if self.to_hidden else 2)
         self.scale = nnx.data(scale)
 
     def arrays(self) -> "_Map":
@@ -94,16 +97,15 @@ class Experts(nnx.Module):
         """Initialize random weights."""
         self.config = config
         hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
-        make = partial(ExpertMaps, count, bias=config.mlp_bias, dtype=dtype, rngs=rngs)
+        bias = config.mlp_bias
+        make = partial(ExpertMaps, count, inner, hidden, bias=bias, dtype=dtype, rngs=rngs)
         router = random_weights(rngs, (count, hidden), hidden**-0.5, dtype)
         self.router = parameter(router, (None, EMBED))
         self.router_bias = parameter(jnp.zeros(count, dtype), (None,)) if config.mlp_bias else None
         self.scale: nnx.Param[Array] | None = None
         if config.parallel_expert_size:
             self.scale = nnx.data(parameter(jnp.ones(count, dtype), (None,)))
-        self.gate = make((hidden, inner), (EXPERTS, EMBED, None))
-        self.up = make((hidden, inner), (EXPERTS, EMBED, None))
-        self.down = make((inner, hidden), (EXPERTS, None, EMBED))
+        self.gate, self.up, self.down = make(), make(), make(to_hidden=True)
 
     def __call__(
         self,
@@ -196,7 +198,7 @@ def _one_by_one(
 
         def computed() -> Array:
             gate, up = (_mapped(x, part) for part in mine[:2])
-            down = _mapped(activated(kind, gate) * linear_part(kind, up), mine[2])
+            down = _mapped(activated(kind, gate) * linear_part(kind, up), mine[2], to_hidden=True)
             return down.astype(jnp.float32) * share
 
         is_chosen = jnp.any(chosen == number)
@@ -207,14 +209,14 @@ def _one_by_one(
     return total
 
 
-def _mapped(x: Array, part: _Map) -> Array:
-    matrix = part.weight.T
+def _mapped(x: Array, part: _Map, *, to_hidden: bool = False) -> Array:
+    matrix = part.weight.T if to_hidden else part.weight
     y = project(x, matrix if part.scale is None else ScaledMatrix(matrix, part.scale))
     return y if part.bias is None else y + part.bias[None, :]
 
 
 def _group_by_group(
-    grouped: Callable[[Array, Array, Array], Array],
+    grouped: Callable[..., Array],
     x: Array,
     chosen: Array,
     shares: Array,
@@ -233,8 +235,8 @@ def _group_by_group(
     sizes = jnp.bincount(expert, length=layers * count).astype(jnp.int32)
     of_row = jnp.minimum(expert[order], layers * count - 1)
 
-    def mapped(rows: Array, part: _Map) -> Array:
-        y = grouped(rows, part.weight, sizes)
+    def mapped(rows: Array, part: _Map, *, to_hidden: bool = False) -> Array:
+        y = grouped(rows, part.weight, sizes, outputs_last=to_hidden)
         if part.scale is not None:
             y = y * part.scale[of_row]
         y = y.astype(rows.dtype)
@@ -242,7 +244,7 @@ def _group_by_group(
 
     rows = x[order // per_token]
     gate, up = (mapped(rows, part) for part in maps[:2])
-    down = mapped(activated(kind, gate) * linear_part(kind, up), maps[2])
+    down = mapped(activated(kind, gate) * linear_part(kind, up), maps[2], to_hidden=True)
     # Rows of no group are undefined.
     mine = (expert[order] < layers * count)[:, None]
     down = jnp.where(mine, down.astype(jnp.float32), 0.0)
@@ -254,9 +256,12 @@ def _group_by_group(
 
 def _grouped(
     rows: Float[Array, "rows width"],
-    weights: Real[Array, "groups width outs"],
+    weights: Real[Array, "groups ..."],
     sizes: Int[Array, " groups"],
+    *,
+    outputs_last: bool,
 ) -> Float[Array, "rows outs"]:
     weights = weights.astype(rows.dtype)
+    weights = weights if outputs_last else weights.swapaxes(1, 2)
     product: Array = jax.lax.ragged_dot(rows, weights, sizes, preferred_element_type=jnp.float32)
     return product

@@ -56,14 +56,12 @@ def random_weights(
     return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
 
 
-def int8_zeros(weight: nnx.Param[Array]) -> tuple[nnx.Param[Array], nnx.Param[Array]]:
-    """Return zeros for an int8 weight and for its scales, which lack axis 1, that of inputs."""
-    (outs, _, *trailing), axes = weight.shape, weight.get_metadata()["out_sharding"]
-    scale = jnp.zeros((outs, *trailing), jnp.float32)
-    return (
-        parameter(jnp.zeros(weight.shape, jnp.int8), axes),
-        parameter(scale, (axes[0], *axes[2:])),
-    )
+def int8_zeros(weight: nnx.Param[Array], inputs: int) -> tuple[nnx.Param[Array], nnx.Param[Array]]:
+    """Return zeros for an int8 weight and for its scales, which lack the axis of inputs."""
+    shape, axes = weight.shape, weight.get_metadata()["out_sharding"]
+    scale = jnp.zeros((*shape[:inputs], *shape[inputs + 1 :]), jnp.float32)
+    of_scale = (*axes[:inputs], *axes[inputs + 1 :])
+    return parameter(jnp.zeros(shape, jnp.int8), axes), parameter(scale, of_scale)
 
 
 class Linear(nnx.Module):
@@ -118,7 +116,7 @@ class Linear(nnx.Module):
 
     def hold_int8(self) -> None:
         """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
-        self.weight, scale = int8_zeros(self.weight)
+        self.weight, scale = int8_zeros(self.weight, inputs=1)
         self.scale = nnx.data(scale)
 
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:

@@ -107,20 +107,13 @@ def _expert_names(names: LayerNames) -> Iterator[TensorName]:
         ("mlp_output_norm", "post_feedforward_layernorm_1", "post_ffw_norm_1"),
     ):
         yield names.norm(f"experts.{ours}", theirs, ggml)
-    for name, together, sizes, cut in (
-        ("gate", "gate_up", (hidden, inner), Cut(0, 0, inner, 2 * inner)),
-        ("up", "gate_up", (hidden, inner), Cut(0, inner, inner, 2 * inner)),
-        ("down", "down", (inner, hidden), None),
+    for name, together, cut in (
+        ("gate", "gate_up", Cut(0, 0, inner, 2 * inner)),
+        ("up", "gate_up", Cut(0, inner, inner, 2 * inner)),
+        ("down", "down", None),
     ):
-        yield names(
-            f"experts.experts.{name}.weight",
-            f"experts.{together}_proj",
-            f"ffn_{name}_exps.weight",
-            (count, *sizes),
-            of_experts=True,
-            transposed=True,
-            cut=cut,
-        )
+        stored = f"experts.{together}_proj", f"ffn_{name}_exps.weight"
+        yield names.expert(f"experts.experts.{name}.weight", *stored, cut=cut)
 
 
 GEMMA4 = Family(

@@ -36,13 +36,13 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
         # Their columns alternate.
         cut = partial(Cut, start=place, count=inner, size=2 * inner, step=2)
         stored, ggml = "mlp.experts.gate_up_proj", f"ffn_{name}_exps"
-        weight = f"{ggml}.weight", (count, hidden, inner)
-        yield expert_names(f"mlp.{name}.weight", stored, *weight, cut=cut(1))
+        weight = f"mlp.{name}.weight", stored, f"{ggml}.weight"
+        yield names.expert(*weight, in_out=True, cut=cut(1))
         yield expert_names(
             f"mlp.{name}.bias", f"{stored}_bias", f"{ggml}.bias", (count, inner), cut=cut(0)
         )
     stored, ggml = "mlp.experts.down_proj", "ffn_down_exps"
-    yield expert_names("mlp.down.weight", stored, f"{ggml}.weight", (count, inner, hidden))
+    yield names.expert("mlp.down.weight", stored, f"{ggml}.weight", in_out=True)
     yield expert_names("mlp.down.bias", f"{stored}_bias", f"{ggml}.bias", (count, hidden))
 
 

@@ -1,7 +1,6 @@
 """Qwen2, Qwen3, and Qwen3's mixture of experts (arXiv 2505.09388)."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from blockdraft_models.families.family import Family, Published, count, windows
@@ -44,17 +43,14 @@ def _qwen3_moe(config: Published) -> dict[str, Any]:
 
 
 def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
-    config = names.config
-    hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
+    shape = names.config.num_experts, names.config.hidden_size
     yield names.norm("attention_norm", "input_layernorm", "attn_norm")
     yield from names.attention()
     yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
-    yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", (count, hidden))
-    expert_names = partial(names, of_experts=True, transposed=True)
-    for name, sizes in (("gate", (hidden, inner)), ("up", (hidden, inner)),
-                        ("down", (inner, hidden))):  # fmt: skip
+    yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", shape)
+    for name in ("gate", "up", "down"):
         stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
-        yield expert_names(f"mlp.{name}.weight", *stored, (count, *sizes))
+        yield names.expert(f"mlp.{name}.weight", *stored)
 
 
 _WINDOWS: Published = {

@@ -1,7 +1,6 @@
 """Qwen3-Next and the text models of Qwen3.5: three layers with a state to each that attends."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from blockdraft_models.decoder.config import DeltaSizes
@@ -138,24 +137,17 @@ def _experts(names: LayerNames) -> Iterator[TensorName]:
     config = names.config
     hidden, inner, count = config.hidden_size, config.intermediate_size, config.num_experts
     yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", (count, hidden))
-    expert_names = partial(names, of_experts=True, transposed=True)
-    for name, sizes, joint in (
-        ("gate", (hidden, inner), Cut(0, 0, inner, 2 * inner)),
-        ("up", (hidden, inner), Cut(0, inner, inner, 2 * inner)),
-        ("down", (inner, hidden), None),
+    for name, joint in (
+        ("gate", Cut(0, 0, inner, 2 * inner)),
+        ("up", Cut(0, inner, inner, 2 * inner)),
+        ("down", None),
     ):
-        shape, ggml = (count, *sizes), f"ffn_{name}_exps.weight"
+        ours, ggml = f"mlp.{name}.weight", f"ffn_{name}_exps.weight"
         together = "gate_up" if joint else name
-        yield expert_names(
-            f"mlp.{name}.weight",
-            f"mlp.experts.{{}}.{name}_proj.weight",
-            ggml,
-            shape,
-            # As Qwen3.5 is published but for FP8.
-            alternative=expert_names(
-                f"mlp.{name}.weight", f"mlp.experts.{together}_proj", ggml, shape, cut=joint
-            ),
-        )
+        # As Qwen3.5 is published but for FP8.
+        second = names.expert(ours, f"mlp.experts.{together}_proj", ggml, cut=joint)
+        theirs = f"mlp.experts.{{}}.{name}_proj.weight"
+        yield names.expert(ours, theirs, ggml, alternative=second)
     inner = config.shared_expert_size
     for name, sizes in (
         ("gate", (inner, hidden)),

@@ -50,12 +50,13 @@ class TensorName:
     path: str  # dotted attribute path in `Decoder`
     hf: str
     gguf: str
-    # As the decoder stores it: matrices are [out, in], those of experts [experts, in, out].
+    # As the decoder stores it: matrices are [out, in], those of experts [experts, inner, hidden].
     shape: tuple[int, ...]
     # Llama.cpp interleaves the rotary halves of q and k rows of Llama-architecture models; the
     # number of heads to undo that for, else 0.
     permuted_heads: int = 0
     of_experts: bool = False  # whether the first axis is that of experts
+    outputs_last: bool = False  # of experts: whether the last axis is that of outputs
     transposed: bool = False  # whether files store a matrix the other way round
     cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
     # Another form that Hugging Face files may have it in, or None.
@@ -133,6 +134,23 @@ class LayerNames:
         """Return the names of a weight from those within the layer."""
         path, hf, gguf = map(".".join, zip(self._places, (ours, theirs, ggml), strict=True))
         return TensorName(path, hf, gguf, shape, **form)
+
+    def expert(
+        self, ours: str, theirs: str, ggml: str, *, in_out: bool = False, **form: Any
+    ) -> TensorName:
+        """Return the names of a matrix of all experts; files have [in out], or else [out in]."""
+        config, is_down = self.config, ours.endswith("down.weight")
+        inner = config.parallel_expert_size or config.intermediate_size
+        return self(
+            ours,
+            theirs,
+            ggml,
+            (config.num_experts, inner, config.hidden_size),
+            of_experts=True,
+            outputs_last=is_down,
+            transposed=is_down != in_out,
+            **form,
+        )
 
     def norm(self, ours: str, theirs: str, ggml: str, width: int | None = None) -> TensorName:
         """Return the names of a norm's scale; `width` is by default the hidden size."""

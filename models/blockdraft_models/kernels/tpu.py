@@ -124,17 +124,19 @@ def _multiply(
 
 def grouped_product(
     rows: Float[Array, "rows width"],
-    weights: Real[Array, "groups width outs"],
+    weights: Real[Array, "groups ..."],
     sizes: Int[Array, " groups"],
     *,
+    outputs_last: bool,
     interpret: bool = False,
 ) -> Float[Array, "rows outs"]:
     """Multiply the rows of each group, which lie together, by its weight, in float32.
 
-    Rows after the last group are undefined. A tile is visited once for each group that it has rows
-    of. Like JAX's `megablox.gmm`, which takes no int8.
+    A weight is [width outs] if outputs are last, else [outs width]. Rows after the last group are
+    undefined. A tile is visited once for each group that it has rows of. Like JAX's
+    `megablox.gmm`, which takes no int8.
     """
-    (row_count, width), out_width = rows.shape, weights.shape[2]
+    (row_count, width), out_width = rows.shape, weights.shape[2 if outputs_last else 1]
     rows = jnp.pad(rows, ((0, -row_count % TILE_ROWS), (0, 0)))
     inner, outs = block_sizes(width, out_width, rows.dtype)
     visits, visit_count = make_group_metadata(
@@ -146,11 +148,13 @@ def grouped_product(
         visit_empty_groups=False,
     )
 
-    def place(out: Any, visit: Any, block: Any, visits: Any) -> tuple[Any, ...]:
-        return visits[2][visit], out
+    def weight_block(out: Any, visit: Any, block: Any, visits: Any) -> tuple[Any, ...]:
+        group = visits[1][visit]
+        return (group, block, out) if outputs_last else (group, out, block)
 
+    block_shape = (inner, outs) if outputs_last else (outs, inner)
     product: Array = pl.pallas_call(
-        _multiply_group,
+        partial(_multiply_group, outputs_last=outputs_last),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(math.ceil(out_width / outs), visit_count, width // inner),
@@ -158,12 +162,11 @@ def grouped_product(
                 pl.BlockSpec(
                     (TILE_ROWS, inner), lambda out, visit, block, visits: (visits[2][visit], block)
                 ),
-                pl.BlockSpec(
-                    (None, inner, outs),
-                    lambda out, visit, block, visits: (visits[1][visit], block, out),
-                ),
+                pl.BlockSpec((None, *block_shape), weight_block),
             ],
-            out_specs=pl.BlockSpec((TILE_ROWS, outs), place),
+            out_specs=pl.BlockSpec(
+                (TILE_ROWS, outs), lambda out, visit, block, visits: (visits[2][visit], out)
+            ),
             scratch_shapes=[pltpu.VMEM((TILE_ROWS, outs), jnp.float32)],
         ),
         out_shape=jax.ShapeDtypeStruct((len(rows), out_width), jnp.float32),
@@ -177,7 +180,9 @@ def grouped_product(
     return product[:row_count]
 
 
-def _multiply_group(visits: Any, rows: Any, weight: Any, out: Any, totals: Any) -> None:
+def _multiply_group(
+    visits: Any, rows: Any, weight: Any, out: Any, totals: Any, *, outputs_last: bool
+) -> None:
     visit, block = pl.program_id(1), pl.program_id(2)
 
     @pl.when(block == 0)
@@ -187,7 +192,7 @@ def _multiply_group(visits: Any, rows: Any, weight: Any, out: Any, totals: Any) 
     totals[...] += jax.lax.dot_general(
         rows[...],
         weight[...].astype(rows.dtype),
-        (((1,), (0,)), ((), ())),
+        (((1,), (0,)), ((), ())) if outputs_last else _OVER_LAST_AXES,
         precision=jax.lax.Precision.HIGHEST if rows.dtype == jnp.float32 else None,
         preferred_element_type=jnp.float32,
     )

@@ -35,6 +35,7 @@ from blockdraft_models.weights.quantization import (
     WeightFormat,
     hold_int8,
     hold_stored,
+    input_axis,
     is_quantized,
     quantize,
     scale_path,
@@ -155,7 +156,7 @@ def _stream_weights(
         if format := formats.get(name.path):
             return name.shape[0] * row_bytes(format, name.shape[1])
         if int8 and is_quantized(name):
-            scales: int = math.prod(_but_inputs(name.shape))
+            scales: int = math.prod(_but_inputs(name, name.shape))
             return math.prod(name.shape) + scales * np.dtype(np.float32).itemsize
         return math.prod(name.shape) * element.itemsize
 
@@ -201,7 +202,8 @@ def _quantized(
 
     @functools.cache
     def rows(start: int, stop: int) -> Quantized:
-        return quantize(np.asarray(read((slice(start, stop), *trailing)), np.float32))
+        weight = np.asarray(read((slice(start, stop), *trailing)), np.float32)
+        return quantize(weight, input_axis(name))
 
     def rows_of(index: Index) -> Quantized:
         start, stop, _ = index[0].indices(name.shape[0])
@@ -214,15 +216,17 @@ def _quantized(
         return rows_of(index).scale[:, *index[1:]]
 
     whole = _sharding(source, axes, placement)
-    of_scales = _sharding(source, _but_inputs(axes), placement)
+    shape = _but_inputs(name, name.shape)
+    of_scales = _sharding(source, _but_inputs(name, axes), placement)
     return {
         name.path: _place(values, name.shape, np.dtype(np.int8), whole),
-        scale_path(name): _place(scales, _but_inputs(name.shape), np.dtype(np.float32), of_scales),
+        scale_path(name): _place(scales, shape, np.dtype(np.float32), of_scales),
     }
 
 
-def _but_inputs(axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    return axes[0], *axes[2:]
+def _but_inputs(name: TensorName, axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    inputs = input_axis(name)
+    return (*axes[:inputs], *axes[inputs + 1 :])
 
 
 def _sharding(

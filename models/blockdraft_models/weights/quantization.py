@@ -30,23 +30,25 @@ _BLOCK_ELEMENTS = 1 << 16
 
 
 class Quantized(NamedTuple):
-    """A weight as `values * scale[:, None]`, values from -127 to 127; zeros have a scale of 0."""
+    """A weight as `values * scale`, values from -127 to 127; zeros have a scale of 0.
 
-    values: Int8[np.ndarray, "first inputs *outs"]
-    scale: Float32[np.ndarray, " first *outs"]
-
-
-def quantize(weight: Float32[np.ndarray, "first inputs *outs"]) -> Quantized:
-    """Round the inputs of each output to 255 equally spaced values; the largest becomes an end.
-
-    `weight` is [out in], or [experts in out]. No element changes by more than half its scale.
-    ValueError if one is infinite or not a number.
+    The scale lacks the axis of inputs.
     """
-    largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+
+    values: Int8[np.ndarray, "..."]
+    scale: Float32[np.ndarray, "..."]
+
+
+def quantize(weight: Float32[np.ndarray, "..."], inputs: int = 1) -> Quantized:
+    """Round all along the axis `inputs` to 255 equally spaced values; the largest becomes an end.
+
+    No element changes by more than half its scale. ValueError if one is infinite or not a number.
+    """
+    largest = np.maximum(weight.max(axis=inputs), -weight.min(axis=inputs))
     if not np.isfinite(largest).all():
         raise ValueError("elements that are infinite or not a number cannot be int8")
     scale = np.where(largest > 0, np.maximum(largest / _LARGEST, _SMALLEST_SCALE), 0)
-    divisor = np.where(largest > 0, scale, 1)[:, None]
+    divisor = np.expand_dims(np.where(largest > 0, scale, 1), inputs)
     values = np.empty(weight.shape, np.int8)
     block = max(1, _BLOCK_ELEMENTS // math.prod(weight.shape[1:]))
     for start in range(0, len(weight), block):
@@ -60,6 +62,11 @@ def is_quantized(name: TensorName) -> bool:
     """Return whether "int8" quantizes this weight: a matrix of a layer or of experts, or a head."""
     is_matrix = name.path.endswith(".weight") and len(name.shape) > 1
     return name.path.startswith(("layers.", "head.")) and is_matrix
+
+
+def input_axis(name: TensorName) -> int:
+    """Return the axis of a weight along which it is quantized."""
+    return 1 if len(name.shape) == 2 or name.outputs_last else 2
 
 
 def scale_path(name: TensorName) -> str:

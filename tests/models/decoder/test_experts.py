@@ -38,7 +38,7 @@ def random_experts(config: DecoderConfig, seed: int = 0) -> Experts:
 def hold_int8(experts: Experts) -> None:
     for part in (experts.gate, experts.up, experts.down):
         assert isinstance(part, ExpertMaps)
-        values, scale = quantize(np.asarray(part.weight[...]))
+        values, scale = quantize(np.asarray(part.weight[...]), 1 if part.to_hidden else 2)
         part.hold_int8()
         assert part.scale is not None
         part.weight[...], part.scale[...] = jnp.asarray(values), jnp.asarray(scale)
@@ -66,7 +66,8 @@ def reference(experts: Experts, x: np.ndarray) -> np.ndarray:
 
             def mapped(name: str, y: np.ndarray, expert: int = int(expert)) -> np.ndarray:
                 bias, scale = wide[name].get("bias"), wide[name].get("scale")
-                z: np.ndarray = y @ wide[name]["weight"][expert]
+                weight = wide[name]["weight"][expert]
+                z: np.ndarray = y @ (weight if name == "down" else weight.T)
                 z = z if scale is None else z * scale[expert]
                 return z if bias is None else z + bias[expert]
 

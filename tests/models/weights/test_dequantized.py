@@ -116,8 +116,9 @@ def test_mxfp4_experts_are_those_of_their_blocks(tmp_path: Path) -> None:
         stem = f"model.layers.{number}.mlp.experts"
         both, down = expected[f"{stem}.gate_up_proj"], expected[f"{stem}.down_proj"]
         assert isinstance(layer.mlp, Experts)
-        np.testing.assert_array_equal(layer.mlp.gate.weight[...], both[..., 0::2])
-        np.testing.assert_array_equal(layer.mlp.up.weight[...], both[..., 1::2])
+        gate, up = (both[..., place::2].swapaxes(1, 2) for place in (0, 1))
+        np.testing.assert_array_equal(layer.mlp.gate.weight[...], gate)
+        np.testing.assert_array_equal(layer.mlp.up.weight[...], up)
         np.testing.assert_array_equal(layer.mlp.down.weight[...], down)
 
 
