@@ -37,9 +37,10 @@ from blockdraft_models.weights.loading import (
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_protos.v1 import drafter_pb2, drafter_pb2_grpc
-from blockdraft_runtime.event_loop import Loading, Report, return_free_memory
+from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.drafter import DrafterSettings
 from blockdraft_runtime.shared_memory import socket_folder
+from blockdraft_runtime.start_progress import Report, StartProgress
 from blockdraft_runtime.status import add_strictly
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class DrafterApp:
         self._settings, self._kept_programs, self._host = settings, kept_programs, host
         self._metrics = DrafterMetrics(registry)
         self._stop_requested = stop_requested
-        self.loading = Loading()
+        self.loading, self._progress = Loading(), StartProgress()
         self.failed = False
         folder = socket_folder(settings.process.address)
         self.service = DrafterService(self._metrics, folder, self._fail)
@@ -101,7 +102,7 @@ class DrafterApp:
     async def start(self) -> None:
         """Load the model and compile every shape, then accept calls."""
         count = self._metrics.recompilations.inc
-        report = self.loading.report if self._host is None else self._host.report
+        report = self._progress.report if self._host is None else self._host.report
         load = functools.partial(
             load_method,
             self._settings,
@@ -130,7 +131,7 @@ class DrafterApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Return the state of the service, or of loading until it serves."""
-        return self.service.state() or self.loading.stage
+        return self.service.state() or self._progress.state
 
     def _fail(self) -> None:
         self.failed = True

@@ -17,8 +17,8 @@ from blockdraft_models.decoder.stored import ScaledMatrix
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.weights.checkpoint import Checkpoint
 from blockdraft_models.weights.loading import EmbeddingAndHead
-from blockdraft_runtime.event_loop import Report
 from blockdraft_runtime.settings.drafter import DrafterSettings
+from blockdraft_runtime.start_progress import Report
 from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.drafting.handshake import DrafterDescription, check_description
 from blockdraft_verifier.drafting.link import DraftLink

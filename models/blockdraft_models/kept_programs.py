@@ -61,7 +61,7 @@ class KeptPrograms:
         if jax.config.values["jax_compilation_cache_dir"] is not None:
             raise RuntimeError("JAX keeps what it compiles, so that it cannot be kept twice")
         devices = jax.devices()[:1] if mesh is None else mesh.devices.flatten().tolist()
-        key = _key(self.package, made_from, devices)
+        key = program_key(self.package, made_from, devices)
         if key is None:
             return lower().compile()
         path = self.folder / key
@@ -97,7 +97,7 @@ def _write(path: Path, compiled: Compiled) -> None:
         logger.warning("every start compiles anew, because %s cannot be kept: %s", path, error)
 
 
-def _key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str | None:
+def program_key(package: str, made_from: object, devices: Sequence[jax.Device]) -> str | None:
     """Return a hash of all that a program depends on; None if that cannot be pickled."""
     pickled = io.BytesIO()
     pickler = _Pickler(pickled)

@@ -7,8 +7,7 @@ import gc
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -17,13 +16,8 @@ TICK_SECONDS = 0.01
 WINDOW_SECONDS = 60.0
 # Smaller data take less time than handing them to a thread.
 _INLINE_BYTES = 4096
-MOST_COUNTED = 10_000
-"""Beyond this the count of a stage is one of bytes, which nobody reads."""
 
 T = TypeVar("T")
-
-Report = Callable[[str, int, int], None]
-"""Takes the stage of a start, its finished units, and their total, 0 if unknown."""
 
 
 class Loading:
@@ -36,28 +30,6 @@ class Loading:
     def __init__(self) -> None:
         """Begin with `run`."""
         self._thread: threading.Thread | None = None
-        self._stage: dict[str, object] = {"stage": "starting"}
-        self._stage_began = time.monotonic()
-
-    @property
-    def stage(self) -> Mapping[str, object]:
-        """The last report of the function: `stage`, and `done` of `total` units."""
-        return self._stage
-
-    def report(self, stage: str, count: int = 0, total: int = 0) -> None:
-        """Set the progress of loading; any thread may call this. A total of 0 is unknown."""
-        if stage != self._stage["stage"]:
-            self._stage_began = time.monotonic()
-        self._stage = {"stage": stage, "done": count, "total": total}
-
-    def words(self) -> str:
-        """Return the progress in words: `compiling steps, 6 of 20, about 40 s to go`."""
-        stage, count, total = (self._stage.get(key, 0) for key in ("stage", "done", "total"))
-        if not (isinstance(count, int) and isinstance(total, int) and 1 < total < MOST_COUNTED):
-            return str(stage)
-        seconds = (time.monotonic() - self._stage_began) * (total - count) / max(count, 1)
-        estimate = f", about {seconds:.0f} s to go" if 0 < count < total else ""
-        return f"{stage}, {count} of {total}{estimate}"
 
     async def run(self, function: Callable[[], T]) -> T:
         """Return the result of `function`, run on a thread, or raise its exception."""

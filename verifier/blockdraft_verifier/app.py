@@ -13,12 +13,14 @@ import grpc
 from prometheus_client import REGISTRY
 
 from blockdraft_models.kept_programs import KeptPrograms
+from blockdraft_models.start_times import StartTimes
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_protos.v1.verifier_pb2_grpc import add_VerifierServiceServicer_to_server
 from blockdraft_runtime import version
 from blockdraft_runtime.event_loop import Loading, return_free_memory
 from blockdraft_runtime.settings.process import model_name
 from blockdraft_runtime.settings.verifier import VerifierSettings
+from blockdraft_runtime.start_progress import StartProgress
 from blockdraft_runtime.status import add_strictly
 from blockdraft_verifier.device.guest import GuestRunner
 from blockdraft_verifier.drafting.hosted import HostedDrafter
@@ -72,8 +74,8 @@ class VerifierApp:
         self._stop_requested = stop_requested
         self._metrics = VerifierMetrics(REGISTRY)
         self._guard = RecompilationGuard(self._metrics.recompilations.inc)
-        self.loading = Loading()
-        self._service = VerifierService(self.loading.words)
+        self.loading, self._progress = Loading(), StartProgress()
+        self._service = VerifierService(self._progress.words)
         self._leader: StepLeader | None = None
         self._watching: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
@@ -111,13 +113,18 @@ class VerifierApp:
 
     def inspect(self) -> Mapping[str, object]:
         """Return the state of the engine, or the stage of its loading."""
-        state = dict(self.loading.stage) if self.engine is None else engine_state(self.engine)
+        state = dict(self._progress.state) if self.engine is None else engine_state(self.engine)
         return state if self._drafter is None else {**state, "hosts": self._drafter.inspect()}
 
     def _load(self, on_failure: Callable[[], None]) -> Engine:
-        settings = self._settings
+        settings, times = self._settings, None
+        if self._kept_programs is not None:
+            drafts = settings.drafter_address is not None or self._drafter is not None
+            configuration = settings.target, settings.cache, settings.engine, drafts
+            times = StartTimes(self._kept_programs, configuration)
+            self._progress.last = times.last
         runner, checkpoint, computation, mirror = load_target(
-            settings, self.loading.report, self._kept_programs, self._drafter
+            settings, self._progress.report, self._kept_programs, self._drafter
         )
         if isinstance(mirror, StepLeader):
             self._leader = mirror
@@ -127,7 +134,7 @@ class VerifierApp:
         if self._drafter is not None:
             link = self._drafter.connect(checkpoint)
         elif settings.drafter_address is not None:
-            self.loading.report("waiting for the drafter")
+            self._progress.report("waiting for the drafter")
             link = remote = GrpcDraftLink(settings.drafter_address, checkpoint, settings.peer_tls)
             # In a slice, requests would wait while steps are compiled for one that comes later.
             unreached = _UNREACHED_SECONDS if settings.slice is None else PROGRESS_SECONDS
@@ -163,10 +170,16 @@ class VerifierApp:
         ).set(1)
         engine.start()
         self._service.open(Loaded(engine, name, computation, vocab_size, grammars))
+        self._progress.report("serving")
+        if times is not None:
+            times.write(self._progress.seconds)
         return engine
 
     def _report_compiled(self, count: int, total: int) -> None:
-        self.loading.report("compiling steps" if count < total else "measuring steps", count, total)
+        if count < total:
+            self._progress.report("compiling steps", count, total)
+        else:
+            self._progress.report("measuring steps")
         report_compiled(count, total)
 
 
@@ -187,7 +200,7 @@ class FollowerApp:
         self._follower: StepFollower | None = None
         self._compiled = asyncio.Event()
         self._ended = asyncio.Event()
-        self.loading = Loading()
+        self.loading, self._progress = Loading(), StartProgress()
         self.failed = False
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -196,12 +209,12 @@ class FollowerApp:
     def inspect(self) -> Mapping[str, object]:
         """Say that this is a follower, and whether it takes part in steps yet."""
         compiled = self._compiled.is_set()
-        return {"follows": True, "compiled": compiled, **({} if compiled else self.loading.stage)}
+        return {"follows": True, "compiled": compiled, **({} if compiled else self._progress.state)}
 
     async def start(self) -> None:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
-        load = partial(load_target, self._settings, self.loading.report)
+        load = partial(load_target, self._settings, self._progress.report)
         runner, _, _, follower = await self.loading.run(load)
         assert isinstance(follower, StepFollower)
         self._follower = follower

@@ -19,9 +19,9 @@ from blockdraft_models.torch_target.loading import load_torch_decoder, torch_ver
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
-from blockdraft_runtime.event_loop import Report
 from blockdraft_runtime.settings.process import model_name, size_text
 from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSettings
+from blockdraft_runtime.start_progress import Report
 from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.sizes import cache_layout, page_size_on_tpu, sized

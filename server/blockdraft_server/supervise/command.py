@@ -128,7 +128,7 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
     """Return whether the drafter's own command finds a drafter, and let it download that."""
     # A process of its own, because this one imports no models.
     command = [sys.executable, "-m", "blockdraft_drafter"]
-    # The bars of the start are about to be drawn where its log would stand.
+    # The rows of the start are about to be drawn where its log would stand.
     process = drafter.process
     if sys.stderr.isatty() and process.log_level == "info":
         process = replace(process, log_level="warning")
@@ -278,7 +278,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
 
 
 def _start_display(children: Sequence[ChildSpec], settings: ServeSettings) -> "StartDisplay | None":
-    """Return the bars of a start where a person watches: on a terminal, with the usual log."""
+    """Return the rows of a start where a person watches: on a terminal, with the usual log."""
     process = settings.server.process
     if not sys.stderr.isatty() or (process.log_level, process.log_format) != ("info", "text"):
         return None

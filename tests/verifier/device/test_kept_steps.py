@@ -17,7 +17,7 @@ from tests.verifier.support import TINY_ENGINE, decode, engine_over, random_requ
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.kept_programs import KeptPrograms, _key
+from blockdraft_models.kept_programs import KeptPrograms, program_key
 from blockdraft_models.weights.quantization import hold_int8
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.cache import CacheLayout
@@ -62,7 +62,7 @@ def key_of(
         stacked=isinstance(decoder, ScannedDecoder),
     )
     step = TargetStep(graph, layout, 8, features, max_block)
-    return _key("blockdraft_verifier", step.described(weights, bucket), jax.devices()[:1])
+    return program_key("blockdraft_verifier", step.described(weights, bucket), jax.devices()[:1])
 
 
 def decoder_of(dtype: Any = jnp.float32, **shape: Any) -> Decoder:
@@ -121,7 +121,7 @@ def test_an_engine_says_the_same_by_kept_steps(
 @pytest.mark.parametrize("method", ["dflash", "eagle3"])
 def test_each_draft_program_has_a_key_of_its_own(method: str) -> None:
     keys = [
-        _key("blockdraft_drafter", (programs, kind, size), jax.devices()[:1])
+        program_key("blockdraft_drafter", (programs, kind, size), jax.devices()[:1])
         for config, dtype in ((TINY, "float32"), (TINY, "bfloat16"), (SMOLLM2, "bfloat16"))
         for programs in (programs_of(config, method, dtype),)
         for kind, size in (("append", 8), ("draft", 1), ("draft", 8))

@@ -128,8 +128,9 @@ async def test_a_start_waits_for_a_drafter_while_it_says_how_far_it_is(
     looks = itertools.count()
 
     def inspect() -> dict[str, object]:
-        # It gets no further after a while.
-        return {"stage": "compiling drafts", "done": min(next(looks), 12)}
+        # It gets no further after a while, although its estimate changes.
+        look = next(looks)
+        return {"stage": "compiling drafts", "done": min(look, 12), "words": f"about {look} s"}
 
     server, address = grpc.aio.server(), f"unix:{tmp_path}/s"
     debug_pb2_grpc.add_DebugServiceServicer_to_server(DebugService("drafter", inspect), server)

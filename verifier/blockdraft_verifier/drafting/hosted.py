@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.weights.checkpoint import Checkpoint
-from blockdraft_runtime.event_loop import Report
+from blockdraft_runtime.start_progress import Report
 from blockdraft_verifier.drafting.link import DraftLink
 
 

@@ -236,8 +236,9 @@ class GrpcDraftLink:
             except (grpc.RpcError, ValueError):  # also of a channel that was renewed just now
                 latest = min(latest, time.monotonic() + unreached_seconds)
                 continue
-            if state != stage:
-                stage, latest = state, time.monotonic() + PROGRESS_SECONDS
+            # Its words change with the time alone.
+            if (reached := [state.fields.get(name) for name in ("stage", "done")]) != stage:
+                stage, latest = reached, time.monotonic() + PROGRESS_SECONDS
         return self._transport
 
     def close(self) -> None:
