@@ -1,6 +1,7 @@
 """`blockdraft demo`: start everything, stream a completion, measure with and without drafting."""
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import re
@@ -10,10 +11,9 @@ from typing import TYPE_CHECKING
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
 from blockdraft_client.cli.output import FAILED, OK, UsageError, print_json
 from blockdraft_client.params import ChatMessage, SpeculationParams
+from blockdraft_runtime.terminal import TerminalRows
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from blockdraft_client.cli.demo_report import DemoReport
     from blockdraft_client.client import Client
     from blockdraft_client.results import Completion
@@ -47,12 +47,9 @@ def run(args: argparse.Namespace) -> int:
         # The child imports them; say here and now, and with the usual hint, if they are missing.
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    from rich.console import Console
-
-    console = Console(stderr=True)
     with terminated_like_interrupted():
         _fetch_target(args.model)
-        report = _measure(args, console)
+        report = _measure(args)
     if args.json:
         print_json(report.to_json())
     else:
@@ -87,34 +84,35 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
     return arguments
 
 
-def _measure(args: argparse.Namespace, console: "Console") -> "DemoReport":
-    from rich.text import Text
-
+def _measure(args: argparse.Namespace) -> "DemoReport":
     from blockdraft_client.cli.demo_report import demo_report
     from blockdraft_client.client import Client
 
-    with LocalServer(serve_arguments(args)) as server:
-        console.print(f"starting server, verifier and drafter for {args.model}")
-        with console.status("loading") as status:
+    with (
+        contextlib.closing(TerminalRows(sys.stderr)) as rows,
+        LocalServer(serve_arguments(args)) as server,
+    ):
+        rows.print(f"starting server, verifier and drafter for {args.model}")
 
-            def show(line: str) -> None:
-                # Of a line of the log, process and message.
-                progress = re.sub(r"^\S+Z [A-Z]+ +(\S+) [\w.]+: ", r"\1: ", line)
-                status.update(Text(progress or "loading", overflow="ellipsis", no_wrap=True))
+        def show(line: str) -> None:
+            # Of a line of the log, process and message.
+            rows.show([re.sub(r"^\S+Z [A-Z]+ +(\S+) [\w.]+: ", r"\1: ", line) or "loading"])
 
-            server.wait_ready(STARTUP_SECONDS, show)
+        server.wait_ready(STARTUP_SECONDS, show)
+        rows.close()
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
             model = client.model()
-            console.print("answering, with drafting:")
+            rows.print("answering, with drafting:")
             warm_up = [_stream(client, args), _generate(client, args, drafted=False)]
             plain: list[Completion] = []
             drafted: list[Completion] = []
             # Alternating spreads whatever else the machine does over both kinds.
             for number in range(1, RUNS + 1):
-                with console.status(f"measuring, round {number} of {RUNS}"):
-                    plain.append(_generate(client, args, drafted=False))
-                    drafted.append(_generate(client, args, drafted=True))
-        console.print("stopping")
+                rows.show([f"measuring, round {number} of {RUNS}"])
+                plain.append(_generate(client, args, drafted=False))
+                drafted.append(_generate(client, args, drafted=True))
+            rows.close()
+        rows.print("stopping")
     return demo_report(model, warm_up, plain, drafted)
 
 

@@ -282,14 +282,11 @@ def _start_display(children: Sequence[ChildSpec], settings: ServeSettings) -> "S
     process = settings.server.process
     if not sys.stderr.isatty() or (process.log_level, process.log_format) != ("info", "text"):
         return None
-    from rich.console import Console
-
     from blockdraft_server.supervise.child import terminal
     from blockdraft_server.supervise.start_display import StartDisplay
 
     names = [child.name for child in children if child.health_address is not None]
-    console = Console(stderr=True, highlight=False)
     cache = settings.verifier.compilation_cache or default_cache_dir() / "xla"
     first = "" if cache.exists() else "; this first start compiles, which takes minutes"
-    console.print(f"starting {', '.join(reversed(names))}{first}")
-    return StartDisplay(names[::-1], terminal(), console)
+    print(f"starting {', '.join(reversed(names))}{first}", file=sys.stderr)
+    return StartDisplay(names[::-1], terminal(), sys.stderr)

@@ -5,15 +5,13 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from blockdraft_protos.v1 import debug_pb2, debug_pb2_grpc
+from blockdraft_runtime.terminal import TerminalRows, colored
 from blockdraft_server.supervise.plan import ChildSpec
 
 _POLL_SECONDS = 0.5
@@ -21,7 +19,7 @@ _DRAW_SECONDS = 0.2
 _JOIN_SECONDS = 1.0
 # A line of the log: level, process, message.
 _LOGGED = re.compile(r"\S+Z ([A-Z]+) +(\S+) [\w.]+: (.*)")
-_STYLES = {"WARNING": "yellow", "ERROR": "red"}
+_COLORS = {"WARNING": 33, "ERROR": 31}
 
 
 class StartDisplay:
@@ -30,14 +28,12 @@ class StartDisplay:
     A thread of its own draws: a terminal that is stopped must not hold the event loop.
     """
 
-    def __init__(self, names: Sequence[str], sink: BinaryIO, console: Console) -> None:
+    def __init__(self, names: Sequence[str], sink: BinaryIO, file: TextIO) -> None:
         """Draw the rows until `close`; `sink` gets the lines after that."""
         self._sink = sink
         self._words = dict.fromkeys(names, "starting")
         self._closing = threading.Event()
-        self._live = Live(
-            console=console, auto_refresh=False, transient=True, get_renderable=self._rows
-        )
+        self._rows = TerminalRows(file)
         self._drawing = threading.Thread(target=self._draw, name="start display", daemon=True)
         self._drawing.start()
 
@@ -67,10 +63,9 @@ class StartDisplay:
             logged = _LOGGED.fullmatch(line)
             # Of the log, only warnings and errors: the rows show the rest.
             if logged is None:
-                self._live.console.print(Text(line), soft_wrap=True)
-            elif style := _STYLES.get(logged[1]):
-                text = Text(f"{logged[2]}: {logged[3]}", style)
-                self._live.console.print(text, soft_wrap=True)
+                self._rows.print(line)
+            elif color := _COLORS.get(logged[1]):
+                self._rows.print(colored(f"{logged[2]}: {logged[3]}", color))
         return len(data)
 
     def flush(self) -> None:
@@ -78,13 +73,9 @@ class StartDisplay:
         self._sink.flush()
 
     def _draw(self) -> None:
-        with self._live:
-            while not self._closing.wait(_DRAW_SECONDS):
-                self._live.refresh()
-
-    def _rows(self) -> Text:
-        rows = (f"{name:<8} {words}" for name, words in self._words.items())
-        return Text("\n".join(rows), no_wrap=True, overflow="ellipsis")
+        while not self._closing.wait(_DRAW_SECONDS):
+            self._rows.show([f"{name:<8} {words}" for name, words in self._words.items()])
+        self._rows.close()
 
 
 async def follow_start(

@@ -2,8 +2,8 @@
 
 import io
 
-from rich.console import Console
 from tests.patience import until
+from tests.terminal import Terminal
 
 from blockdraft_runtime.start_progress import StartProgress
 from blockdraft_server.supervise.child import Output
@@ -14,22 +14,21 @@ WARNING = "2026-11-25T19:43:27.747Z WARNING verifier a.b: the disk is [full]\n"
 
 
 def test_rows_and_warnings_first_and_every_line_afterwards() -> None:
-    drawn, later = io.StringIO(), io.BytesIO()
-    console = Console(file=drawn, force_terminal=True, width=100)
-    display = StartDisplay(["drafter", "verifier"], later, console)
-    output = Output(display)
-    try:
-        display.update("verifier", "compiling steps, 3 of 20, about 40 s")
-        until(lambda: "verifier compiling steps, 3 of 20, about 40 s" in drawn.getvalue())
+    later, row = io.BytesIO(), "verifier compiling steps, 3 of 20, about 40 s"
+    with Terminal(100) as terminal:
+        display = StartDisplay(["drafter", "verifier"], later, terminal.file)
+        output = Output(display)
+        display.update("verifier", row.removeprefix("verifier "))
+        until(lambda: terminal.lines == ["drafter  starting", row])
         output.write(INFO + WARNING + "Traceback: why\n")
-        until(lambda: "Traceback: why" in drawn.getvalue())
-        assert "verifier: the disk is [full]" in drawn.getvalue()
-        assert "a.b" not in drawn.getvalue()
-        assert "compiled 3 of 20" not in drawn.getvalue()
-    finally:
+        above = ["verifier: the disk is [full]", "Traceback: why"]
+        until(lambda: terminal.lines == [*above, "drafter  starting", row])
+        terminal.resize(20)
+        until(lambda: terminal.lines[2:] == [*above[1:], "drafter  starting", row[:19]])
         display.close()
-    output.write(INFO)
-    until(lambda: later.getvalue() == INFO.encode())
+        output.write(INFO)
+        until(lambda: later.getvalue() == INFO.encode())
+        until(lambda: terminal.lines[2:] == above[1:])
 
 
 def test_words_are_read_from_the_state_of_a_process() -> None:
