@@ -3,6 +3,7 @@
 import builtins
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,8 @@ from tests.fakes.inference import TEXT, FakeInference, RunningFake
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_client.cli.main import main
+from blockdraft_client.cli.source_colors import in_colors
+from blockdraft_client.results import Chunk
 from blockdraft_protos.v1 import inference_pb2 as pb
 from blockdraft_runtime.status import ServiceError
 
@@ -118,3 +121,39 @@ def test_a_number_that_fits_no_field_is_one_line(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert not asked(service)
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_tokens_in_the_colours_of_their_sources(
+    chat: Callable[..., int], monkeypatch: pytest.MonkeyPatch, no_color: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert chat("a\n", "--colors") == 0
+        painted = ""
+        while not painted.endswith("\n"):
+            painted += os.read(master, 1 << 10).decode()
+    os.close(master)
+    colors = "\x1b[32mone\x1b[0m two\x1b[34m three\x1b[0m\x1b[33m four\x1b[0m five six"
+    assert painted.splitlines() == [TEXT if no_color else colors]
+
+
+def test_no_colours_where_no_terminal_shows_them(
+    chat: Callable[..., int], service: FakeInference, capsys: Capture
+) -> None:
+    assert chat("a\n", "--colors") == 0
+    assert capsys.readouterr() == (f"{TEXT}\n", "")
+    [request] = asked(service)
+    assert not request.sampling.HasField("log_probs")
+
+
+def test_what_the_tokens_do_not_amount_to_has_no_colours() -> None:
+    log_prob = pb.TokenLogProb(token=b"one<|end|>")
+    message = pb.StreamGenerateResponse(
+        text="one",
+        log_probs=[pb.TokenLogProbs(chosen=log_prob)],
+        token_sources=[pb.TOKEN_SOURCE_DRAFTER],
+    )
+    assert in_colors(Chunk.from_proto(message)) == "one"

@@ -125,7 +125,7 @@ def test_generate_prints_one_json_object(capsys: Capture) -> None:
     assert (value["finish_reason"], value["request_id"]) == ("stop", "request-1")
     assert value["usage"]["acceptance_length"] == 2.5
     assert value["usage"]["step_seconds"]["verify"] == 1.0
-    first = {"token_id": 1, "token": "x", "log_prob": -0.5, "alternatives": []}
+    first = {"token_id": 1, "token": "one", "log_prob": -0.5, "alternatives": []}
     assert value["log_probs"][0] == first
 
 

@@ -35,3 +35,10 @@ def test_words_are_held_back_until_they_end() -> None:
     wrapper = WordWrapper(8)
     assert [wrapper.push(piece) for piece in ("The s", "ky ", "is")] == ["The", " sky", ""]
     assert wrapper.finish() == "\nis"
+
+
+def test_colors_take_no_place() -> None:
+    red = "\x1b[31m"
+    assert wrapped(["The sk", f"{red}y is{red} blue", f"\nand {red} wide"], 8) == (
+        f"The sk{red}y\nis{red} blue\nand {red}\nwide"
+    )

@@ -29,6 +29,14 @@ WORDS: tuple[str, ...] = ("one", " two", " three", " four", " five", " six")
 TEXT = "".join(WORDS)
 JSON_WORDS: tuple[str, ...] = ('{"city"', ": ", '"Oslo"', ', "degrees"', ": ", "7}")
 TOKEN_IDS: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+TOKEN_SOURCES = [
+    inference_pb2.TOKEN_SOURCE_DRAFTER,
+    inference_pb2.TOKEN_SOURCE_TARGET,
+    inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP,
+    inference_pb2.TOKEN_SOURCE_GRAMMAR,
+    inference_pb2.TOKEN_SOURCE_TARGET,
+    inference_pb2.TOKEN_SOURCE_UNSPECIFIED,
+]
 TOKENS_PER_MESSAGE = 3
 
 
@@ -167,11 +175,15 @@ class FakeInference(InferenceServiceServicer):
 
     def _message(self, words: tuple[str, ...], start: int) -> inference_pb2.StreamGenerateResponse:
         part = slice(start, start + TOKENS_PER_MESSAGE)
-        log_prob = inference_pb2.TokenLogProb(token_id=1, log_prob=-0.5, token=b"x")
+        log_probs = [
+            inference_pb2.TokenLogProb(token_id=1, log_prob=-0.5, token=word.encode())
+            for word in words[part]
+        ]
         return inference_pb2.StreamGenerateResponse(
             text="".join(words[part]),
             token_ids=list(TOKEN_IDS[part]),
-            log_probs=[inference_pb2.TokenLogProbs(chosen=log_prob)] * TOKENS_PER_MESSAGE,
+            log_probs=[inference_pb2.TokenLogProbs(chosen=chosen) for chosen in log_probs],
+            token_sources=TOKEN_SOURCES[part],
             request_id="request-1" if start == 0 else "",
             model="fake" if start == 0 else "",
         )

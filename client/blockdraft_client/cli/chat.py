@@ -34,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="system message before the prompt")
     parser.add_argument("--model", default="", metavar="NAME", help="model (default: the served)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    colors = "colour tokens: drafter green, prompt lookup blue, grammar yellow"
+    parser.add_argument("--colors", action="store_true", help=colors)
     add_sampling_arguments(parser)
     add_connection_arguments(parser)
 
@@ -87,14 +89,18 @@ class ChatSession:
     def answer(self, line: str) -> None:
         """Print the completion for `line`; an interrupted one is kept as far as it came."""
         args, question = self._args, ChatMessage("user", line)
-        stream = stream_completion(self._client, args, [*self.messages, question])
+        colors = args.colors and sys.stdout.isatty() and not args.json
+        # Log probabilities have the bytes of tokens.
+        sampling = {"logprobs": 0} if colors else {}
+        stream = stream_completion(self._client, args, [*self.messages, question], **sampling)
         try:
             with stream:
                 if args.json:
                     print_json(completion_json(stream.completion()))
                 else:
                     columns = shutil.get_terminal_size().columns
-                    print_text(stream, WordWrapper(columns) if sys.stdout.isatty() else None)
+                    wrapper = WordWrapper(columns) if sys.stdout.isatty() else None
+                    print_text(stream, wrapper, colors=colors)
         except KeyboardInterrupt:
             print("stopped", file=sys.stderr)
         except BlockdraftError as error:

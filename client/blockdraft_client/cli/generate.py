@@ -62,11 +62,16 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def print_text(stream: "Stream", wrapper: WordWrapper | None = None) -> None:
+def print_text(
+    stream: "Stream", wrapper: WordWrapper | None = None, *, colors: bool = False
+) -> None:
     """Print the chunks of a completion as they come, and end the line however it ends."""
+    from blockdraft_client.cli.source_colors import in_colors
+
     try:
         for chunk in stream:
-            sys.stdout.write(chunk.text if wrapper is None else wrapper.push(chunk.text))
+            text = in_colors(chunk) if colors else chunk.text
+            sys.stdout.write(text if wrapper is None else wrapper.push(text))
             sys.stdout.flush()
     finally:
         if wrapper is not None:

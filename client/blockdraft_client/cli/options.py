@@ -195,8 +195,10 @@ def _bias(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {text!r}") from None
 
 
-def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt) -> "Stream":
-    """Ask for a completion as the flags of generation and of the model say.
+def stream_completion(
+    client: "Client", args: argparse.Namespace, prompt: Prompt, **sampling: Any
+) -> "Stream":
+    """Ask for a completion as the flags of generation and of the model say, and `sampling`.
 
     `UsageError` if they ask for values that would not be printed.
     """
@@ -217,6 +219,7 @@ def stream_completion(client: "Client", args: argparse.Namespace, prompt: Prompt
             model=args.model,
             template_arguments=dict(args.template_argument or ()),
             **given_sampling(args),
+            **sampling,
         )
     except ValueError as error:
         # protobuf's own check: a number does not fit its field.

@@ -4,6 +4,8 @@ import re
 
 # A word with the white space before it, or a line break.
 _PIECE = re.compile(r"\n|[^\S\n]*\S+")
+# Colours take no place.
+_COLOR = re.compile(r"\x1b\[\d+m")
 
 
 class WordWrapper:
@@ -34,13 +36,14 @@ class WordWrapper:
         end = 0
         for match in _PIECE.finditer(text):
             piece, end = match[0], match.end()
+            visible = _COLOR.sub("", piece)
             if piece == "\n":
                 self._column = 0
-            elif self._column and self._column + len(piece) > self._width:
+            elif self._column and self._column + len(visible) > self._width:
                 piece = "\n" + piece.lstrip()
-                self._column = len(piece) - 1
+                self._column = len(visible.lstrip())
             else:
-                self._column += len(piece)
+                self._column += len(visible)
             pieces.append(piece)
         self._column += len(text) - end
         return "".join(pieces) + text[end:]
