@@ -128,7 +128,7 @@ def _rows(command: str) -> Iterator[FlagRow]:
     for action in parser._actions:
         flags = [flag for flag in action.option_strings if flag not in _EVERYWHERE]
         setting = settings.get(flags[0].removeprefix("--")) if flags else None
-        if not flags:
+        if not flags or (setting is None and action.help is argparse.SUPPRESS):
             continue
         names = ", ".join(f"`{flag}`" for flag in flags)
         if setting is None:

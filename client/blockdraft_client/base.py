@@ -71,7 +71,8 @@ class ClientBase(Generic[ChannelT]):
             channel: A channel to use instead of opening one; the caller closes it and is
                 responsible for its encryption.
 
-        `ValueError` if an API key would travel in plaintext beyond this machine, `OSError` if the
+        `ValueError` if an API key would travel in plaintext beyond this machine, or the address is
+        a URL, `OSError` if the
         file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
         self.address = with_port(address or os.environ.get("BLOCKDRAFT_ADDRESS") or DEFAULT_ADDRESS)
@@ -180,6 +181,8 @@ def _service_config(retry: RetryConfig) -> dict[str, object]:
 
 def with_port(address: str) -> str:
     """Return an address with the port that servers listen on where it names none."""
+    if re.match("https?:", address):
+        raise ValueError(f"an address is host:port, of the gRPC API, got {address!r}")
     if address.startswith(UNIX):
         return address
     scheme, addresses = _addresses(address)

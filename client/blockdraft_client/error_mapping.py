@@ -40,6 +40,7 @@ ERROR_OF_CODE: dict[grpc.StatusCode, type[ApiError]] = {
 
 TLS_SIGNS = ("ssl", "tls", "handshake", "certificate", "socket closed")
 REFUSED_HINT = "; is a server running there? `blockdraft serve` starts one"
+HTTP_HINT = "; the gRPC API has a port of its own, 50051 by default"
 TLS_HINT = "; check that both sides agree on TLS and that the certificates are trusted"
 
 
@@ -66,6 +67,8 @@ def from_rpc_error(
         # gRPC wraps the system's error: `...: connect: Connection refused (111)`.
         if refused := re.search(r"Connection refused|No such file or directory", message):
             message, hint = refused[0], REFUSED_HINT
+        elif "http1.x server" in message:
+            message, hint = "an HTTP server listens there", HTTP_HINT
         else:
             hint = TLS_HINT if any(sign in message.lower() for sign in TLS_SIGNS) else ""
         return ConnectionFailedError(f"cannot reach {address}: {message}{hint}", partial=partial)

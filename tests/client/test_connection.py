@@ -69,6 +69,12 @@ def test_an_address_that_says_it_all_is_kept(target: str) -> None:
     assert Base(target).address == target
 
 
+@pytest.mark.parametrize("target", ["http://localhost:8000/v1", "https://example.com"])
+def test_a_url_is_no_address(target: str) -> None:
+    with pytest.raises(ValueError, match="an address is host:port, of the gRPC API"):
+        Base(target)
+
+
 def test_arguments_win_over_variables_and_those_over_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -59,6 +59,12 @@ def test_a_refused_handshake_names_tls(details: str) -> None:
     assert "agree on TLS" in str(mapped(FailedCall(grpc.StatusCode.UNAVAILABLE, details)))
 
 
+def test_the_port_of_http_is_told_from_that_of_grpc() -> None:
+    details = "last error: INTERNAL: ipv4:1: Trying to connect an http1.x server (HTTP status 400)"
+    error = mapped(FailedCall(grpc.StatusCode.UNAVAILABLE, details))
+    assert "an HTTP server listens there; the gRPC API has a port of its own" in str(error)
+
+
 def test_reasons_of_other_domains_do_not_count() -> None:
     foreign = status(8, "slow down", "example.com")
     error = mapped(FailedCall(grpc.StatusCode.RESOURCE_EXHAUSTED, "slow down", foreign))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.generate import print_text
 from blockdraft_client.cli.options import (
+    EQUIVALENTS,
     add_connection_arguments,
     add_sampling_arguments,
     connect,
@@ -21,6 +22,8 @@ from blockdraft_client.params import ChatMessage
 
 if TYPE_CHECKING:
     from blockdraft_client.client import Client
+
+__all__ = ["EQUIVALENTS", "add_arguments", "run"]
 
 HELP = (
     "/reset forgets the conversation, /exit or Ctrl-D leaves, /help says so, "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.options import (
+    EQUIVALENTS,
     add_connection_arguments,
     add_sampling_arguments,
     connect,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from blockdraft_client.client import Client
     from blockdraft_client.stream import Stream
     from blockdraft_protos.v1.inference_pb2 import StreamGenerateRequest
+
+__all__ = ["EQUIVALENTS", "add_arguments", "print_text", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from blockdraft_client.stream import Stream
 
 
+# Flags of the commands of vLLM and llama.cpp that ask a model.
+EQUIVALENTS = {
+    **dict.fromkeys(("--url", "--base-url", "--host", "--port"), "--address HOST, of the gRPC API"),
+    **dict.fromkeys(("-n", "--n-predict", "--predict"), "--max-tokens {}"),
+    **dict.fromkeys(("-m", "--model-name"), "--model {}"),
+    **dict.fromkeys(("-sys", "--system-prompt"), "--system {}"),
+    **dict.fromkeys(("-p", "--prompt", "-q", "--quick"), "write `blockdraft generate {}`"),
+    "--temp": "--temperature {}",
+}
+
+
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how to reach the server."""
     group = parser.add_argument_group("connection")

@@ -42,7 +42,8 @@ def _value(flag: str, arguments: Sequence[str]) -> str:
 def _line(
     argument: str, value: str, own_flags: Sequence[str], equivalents: Mapping[str, str]
 ) -> str:
-    flag = argument.partition("=")[0]
+    # vLLM takes underscores too.
+    flag = argument.partition("=")[0].replace("_", "-")
     answer = equivalents.get(flag)
     if answer is None:
         near = difflib.get_close_matches(flag, own_flags, 1)

@@ -271,6 +271,9 @@ class HttpServer:
             response = await handler(request)
         except web.HTTPException as error:
             message = f"{request.method} {request.path}: {error.reason}"
+            if error.status == 404:
+                paths = (route.canonical for route in request.app.router.resources())
+                message += f"; there are {', '.join(path for path in paths if '.' not in path)}"
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             content = http_error(error.status, message)
             response = web.json_response(content, status=error.status, headers=allow)

@@ -26,6 +26,8 @@ def prompt_to_tokenize(name: str, body: object) -> inference_pb2.Prompt:
     text = fields.text("prompt")
     if text is not None:
         prompt = inference_pb2.Prompt(text=text)
+    elif "messages" not in fields.all():
+        raise invalid_argument("prompt", "prompt or messages must be given")
     else:
         prompt = inference_pb2.Prompt(conversation=conversation_of(fields))
         fields.only("add_generation_prompt", True)

@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", nargs="?", metavar="TARGET", default=argparse.SUPPRESS, help="as --target"
     )
+    # What llama.cpp and SGLang call it; without it, `-hf` would be read as `-h`.
+    names = ("-hf", "--hf-repo", "--model-path")
+    parser.add_argument(*names, dest="target", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:

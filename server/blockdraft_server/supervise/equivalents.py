@@ -13,8 +13,8 @@ _WIDTH = "leave it out: each step takes the draft length that pays"
 
 _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
     "--openai 127.0.0.1:{}": ("--port",),
-    "--openai {}:8000": ("--host",),
-    "--target {}": ("-m", "--hf-repo", "--model-path", "--model-id"),
+    "--openai {}:PORT": ("--host",),
+    "--target {}": ("-m", "--model-id"),
     "--model-name {}": ("--served-model-name", "--alias", "-a"),
     "--max-model-len {}": ("-c", "--ctx-size", "--context-length"),
     "--max-sequences {}": (
@@ -31,8 +31,13 @@ _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
     "--tls-cert {}": ("--ssl-certfile", "--ssl-cert-file"),
     "--tls-key {}": ("--ssl-keyfile", "--ssl-key-file"),
     "--weights int8": ("--quantization", "-q"),
+    "--kv-cache-dtype fp8": ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v"),
+    "--no-playground": ("--no-webui",),
+    "--allowed-host NAME": ("--allowed-origins",),
+    "--target FOLDER, with that revision": ("--revision",),
     "set the variable HF_HOME": ("--download-dir",),
-    "--log-level debug": ("--verbose", "-v", "--log-verbosity"),
+    "set the variable HF_TOKEN": ("--hf-token",),
+    "--log-level debug": ("--verbose", "-v", "--log-verbosity", "--uvicorn-log-level"),
     "--metrics-port N": ("--metrics", "--enable-metrics"),
     "--trace-endpoint {}": ("--otlp-traces-endpoint",),
     "--kv-cache-memory {}": ("--kv-cache-memory-bytes",),
@@ -60,6 +65,14 @@ _BY_ANSWER: Mapping[str, tuple[str, ...]] = {
         *("--repeat-penalty", "--override-generation-config"),
     ),
     _THREADS: ("-t", "--threads", "-tb", "--threads-batch"),
+    "leave it out: adapters are not served": (
+        *("--enable-lora", "--lora-modules", "--lora", "--lora-paths"),
+    ),
+    "leave it out: there is nothing to choose here": (
+        *("--load-format", "--swap-space", "--cpu-offload-gb", "--mlock", "--no-mmap", "--slots"),
+        *("--guided-decoding-backend", "--structured-outputs-config", "--grammar-backend"),
+        *("--attention-backend", "--disable-log-stats"),
+    ),
     "leave it out: no code of a checkpoint is run": ("--trust-remote-code",),
     "leave it out: prompts are never logged": (
         *("--disable-log-requests", "--no-enable-log-requests"),

@@ -63,6 +63,7 @@ async def test_what_is_not_there_is_told_as_other_errors(
         error = (await response.json())["error"]
         assert response.status == status
         assert (response.headers.get("Allow") == "POST") == (status == 405)
+    assert ("/v1/chat/completions, /v1/completions" in error["message"]) == (status == 404)
     assert (error["type"], error["code"], path in error["message"]) == (
         "invalid_request_error",
         code,

@@ -102,7 +102,7 @@ async def test_tokens_and_their_text(
 @pytest.mark.parametrize(
     ("path", "asked", "param"),
     [
-        ("/tokenize", {}, "messages"),
+        ("/tokenize", {"content": "hi"}, "prompt"),
         ("/tokenize", {"prompt": "hi", "tools": []}, "tools"),
         ("/tokenize", {"prompt": ""}, "prompt"),
         ("/tokenize", {"prompt": "hi", "add_special_tokens": False}, "add_special_tokens"),
