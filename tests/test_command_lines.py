@@ -236,6 +236,19 @@ def test_help_of_what_serves_is_one_screen(
         assert len(common) <= 22
 
 
+def test_help_of_serve_is_grouped_by_process(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = re.split(r"^(\w+):\n", printed_help(SERVE, "--help-all", capsys), flags=re.M)
+    flags_by_group = {
+        title: set(re.findall(r"^  --([a-z-]+)", text, re.M))
+        for title, text in zip(groups[1::2], groups[2::2], strict=True)
+    }
+    assert list(flags_by_group) == ["options", "verifier", "drafter", "server"]
+    assert {"run-dir", "help-all"} <= flags_by_group["options"]
+    assert {"target", "max-sequences"} <= flags_by_group["verifier"]
+    assert {"drafter", "learn"} <= flags_by_group["drafter"]
+    assert {"openai", "max-prompt-bytes"} <= flags_by_group["server"]
+
+
 @pytest.mark.parametrize("configuration", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 def test_nothing_said_is_the_default(configuration: Configuration[Any]) -> None:
     if not any(setting.default is MISSING for setting in configuration.settings.values()):

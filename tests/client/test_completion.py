@@ -29,6 +29,7 @@ def completed(line: str) -> list[str]:
     [
         ("blockdraft ver", {"verifier", "version"}),
         ("blockdraft serve --max-w", {"--max-waiting"}),
+        ("blockdraft serve --hang", {"--hang-timeout"}),
         ("blockdraft train ea", {"eagle3"}),
         ("blockdraft completion z", {"zsh"}),
     ],

@@ -35,4 +35,7 @@ def _whole_parser() -> argparse.ArgumentParser:
         except ModuleNotFoundError:
             continue
         module.add_arguments(child)
+        for action in child._actions:
+            # A shell has room for what `--help` leaves out.
+            action.help = "" if action.help is argparse.SUPPRESS else action.help
     return parser

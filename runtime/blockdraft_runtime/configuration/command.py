@@ -47,7 +47,8 @@ class Configuration(Generic[S]):
         """Add a flag for every setting, and `--config`.
 
         If some settings are declared as common, `--help` shows only these, each up to the first
-        semicolon of its text, so as to fit one screen; `--help-all` shows everything.
+        semicolon of its text, so as to fit one screen; `--help-all` shows everything. Settings of
+        a part are a group.
         """
         parser.epilog = (
             f"Each flag may also be given as a variable, {self.variable('NAME')}, or as a "
@@ -56,9 +57,12 @@ class Configuration(Generic[S]):
         )
         brief = any(setting.declaration.common for setting in self.settings.values())
         whole: dict[str, str] = {}
+        groups: dict[str, argparse._ArgumentGroup] = {}
         for setting in self.settings.values():
-            text = setting.declaration.help
-            action = _add_flag(parser, setting)
+            text, (part, *inner) = setting.declaration.help, setting.paths[0]
+            if inner and part not in groups:
+                groups[part] = parser.add_argument_group(part.replace("_", " "))
+            action = _add_flag(groups[part] if inner else parser, setting)
             action.help = whole[action.dest] = _help(setting, text)
             if brief:
                 first = _help(setting, text.partition(";")[0])
@@ -172,7 +176,7 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def _add_flag(parser: argparse.ArgumentParser, setting: Setting) -> argparse.Action:
+def _add_flag(parser: argparse._ActionsContainer, setting: Setting) -> argparse.Action:
     options: dict[str, Any] = {"dest": _destination(setting.name)}
     if setting.kind is bool:
         negated = setting.name.startswith("no-")

@@ -164,7 +164,6 @@ class ServerSettings:
         "server processes behind one port; each admits its share of the requests. `serve` starts "
         "them; `server` is one of so many, started by you",
         minimum=1,
-        common=True,
     )
     tls: TlsSettings | None = optional_group()  # the certificate; None serves plaintext
     # Certificates between server and verifiers; None for plaintext.

@@ -38,7 +38,7 @@ class SchedulerSettings:
     )
     # Maximum tokens of one sequence, prompt and completion together; follows from `CacheSettings`.
     max_context_tokens: int = 2048
-    max_waiting: int = setting(256, WAITING_HELP, minimum=0, common=True)
+    max_waiting: int = setting(256, WAITING_HELP, minimum=0)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -132,7 +132,6 @@ class EngineSettings:
         True,
         "also draft by prompt lookup: what followed the newest tokens earlier in prompt and "
         "completion; needs no drafter",
-        common=True,
     )
     recent_completions: int = setting(
         16384,

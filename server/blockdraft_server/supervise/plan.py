@@ -72,7 +72,6 @@ class ServeSettings:
         "--tpu-split gives it chips",
         metavar="auto|process|hosted|HOST:PORT",
         parse=parse_place,
-        common=True,
     )
     tpu_split: str | None = setting(
         None,
