@@ -112,7 +112,8 @@ def test_generate_continues_a_text_and_answers_a_message(
 
 def test_generate_prints_figures_when_asked(capsys: Capture) -> None:
     assert main(["generate", "hi", "--stats"]) == 0
-    expected = "6 tokens, 2.0 tokens/s, τ 2.50, 3 of 8 drafted tokens accepted, TTFT 0.75 s\n"
+    counts = "3 of 8 drafted tokens accepted (1 of 4 by prompt lookup)"
+    expected = f"6 tokens, 2.0 tokens/s, τ 2.50, {counts}, TTFT 0.75 s\n"
     assert capsys.readouterr() == (TEXT + "\n", expected)
 
 

@@ -96,5 +96,8 @@ def stats_line(usage: "Usage") -> str:
         parts.append(f"τ {usage.acceptance_length:.2f}")
     if usage.verification_steps:
         parts.append(f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted")
+        if drafted := usage.prompt_lookup_drafted_tokens:
+            accepted = usage.prompt_lookup_accepted_tokens
+            parts[-1] += f" ({accepted} of {drafted} by prompt lookup)"
     parts.append(f"TTFT {usage.time_to_first_token_seconds:.2f} s")
     return ", ".join(parts)
