@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def test_a_person_at_the_playground(tmp_path: Path) -> None:
     assert "tiny" in found["model"]
     assert "drafter dflash" in found["model"]
     assert "all 24 tokens the same" in found["verdict"]
+    assert re.search(r"prompt lookup: \d+ of \d+ drafted tokens accepted", found["counts"])
     assert found["plain"] == found["drafted"] == found["replayed"]
     assert "24 tokens" in found["figures"]
     assert {"target", "prompt_lookup"} <= set(found["sources"])

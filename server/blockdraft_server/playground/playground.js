@@ -325,7 +325,11 @@ async function describe() {
       exactness?.dtype,
       exactness && (exactness.exact ? "exact: drafting never changes a token" : "inexact"),
       drafter ? `drafter ${drafter.method}, up to ${drafter.block_size - 1} tokens a step` : "no drafter attached: prompt lookup alone",
-      drafting.reason && `drafting is ${drafter ? "paused" : "off"}: ${drafting.reason}`,
+      drafting.reason ? `drafting is ${drafter ? "paused" : "off"}: ${drafting.reason}` : "drafting is on",
+      ...(drafting.sources ?? []).map(({ source, accepted_tokens, drafted_tokens }) => {
+        const name = source.replace("TOKEN_SOURCE_", "").replace("_", " ").toLowerCase();
+        return `${name}: ${accepted_tokens ?? 0} of ${drafted_tokens} drafted tokens accepted`;
+      }),
       `${served.max_model_len} tokens of context`,
     ].filter(Boolean).join(" · ");
     $("key-form").hidden = true;
