@@ -230,14 +230,15 @@ def test_int8_weights_are_read_as_such() -> None:
     assert before.counts.bytes - after.counts.bytes > 0.9 * saved / config.num_layers
 
 
-def test_experts_that_fill_no_whole_lanes_are_not_copied() -> None:
-    config = SHAPES["gemma-4-26b-a4b"].shortened(6)
-    assert config.parallel_expert_size % 128
+# Gemma 4's experts are 704 wide, gpt-oss 2,880.
+@pytest.mark.parametrize(("name", "layers"), [("gemma-4-26b-a4b", 6), ("gpt-oss-20b", 4)])
+def test_weights_that_fill_no_whole_lanes_are_not_copied(name: str, layers: int) -> None:
+    config = SHAPES[name].shortened(layers)
     mesh = topology("v6e:2x2").mesh
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
     found = compile_and_read(programs.lower(programs.buckets[0]))
     assert found.layer_sums == 0
-    assert found.temporary_bytes < 0.1 * programs.weight_bytes()
+    assert found.temporary_bytes < 0.05 * programs.weight_bytes()
 
 
 @pytest.mark.parametrize("weights", ["float", "int8"])

@@ -16,7 +16,13 @@ from jaxtyping import DTypeLike
 from blockdraft_drafter.compiled.programs import Capacity, DraftPrograms, DraftWeights, whole
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.sharding import MODEL_AXIS, Placement, state_shapes
+from blockdraft_models.decoder.sharding import (
+    MODEL_AXIS,
+    Place,
+    Placement,
+    in_order,
+    state_shapes,
+)
 from blockdraft_models.families.published_config import rope_scaling_to_hf
 from blockdraft_models.weights.loading import EmbeddingAndHead
 
@@ -236,14 +242,14 @@ class MethodDefinition(Generic[Model]):
 
 def _by_vocabulary(matrix: Any, placement: Placement | None) -> jax.ShapeDtypeStruct:
     """Return the shape of an embedding, a head or its scales, divided by their own vocabulary."""
-    sharding = None
+    place: Place | None = None
     if placement is not None:
         # A draft vocabulary is not the one that `placement` would divide.
         divided = matrix.shape[0] % placement.mesh.shape[MODEL_AXIS] == 0
         axis = MODEL_AXIS if divided else None
         spec = PartitionSpec(axis, *[None] * (len(matrix.shape) - 1))
-        sharding = NamedSharding(placement.mesh, spec)
-    return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=sharding)
+        place = in_order(NamedSharding(placement.mesh, spec), matrix.shape)
+    return jax.ShapeDtypeStruct(matrix.shape, matrix.dtype, sharding=place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class CompiledMethod:
         """Return weights on the devices of the programs; those that are there stay."""
         return jax.tree.map(
             lambda weight, shape: (
-                weight if shape.sharding is None else jax.device_put(weight, shape.sharding)
+                weight if shape.sharding is None else jax.device_put(weight, shape.format)
             ),
             weights,
             self._programs.weights,

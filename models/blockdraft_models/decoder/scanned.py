@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int, Shaped
 
 from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reach, SideInputs
@@ -23,7 +22,7 @@ from blockdraft_models.decoder.layer import Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.periods import periods
 from blockdraft_models.decoder.rope import Rotary
-from blockdraft_models.decoder.sharding import LAYERS, Placement
+from blockdraft_models.decoder.sharding import LAYERS, Place, Placement
 
 
 class _Place(NamedTuple):
@@ -79,8 +78,11 @@ class ScannedDecoder(Decoder):
         stacked = {}
         for path, variable in states[0].items():
             axes = (LAYERS, *variable.get_metadata()["out_sharding"])
-            sharding = None if placement is None else placement.sharding(axes, self.config)
-            weight = _stack([state[path].get_raw_value() for state in states], sharding)
+            parts, place = [state[path].get_raw_value() for state in states], None
+            if placement is not None:
+                shape = len(parts), *parts[0].shape
+                place = placement.place(axes, shape, self.config)
+            weight = _stack(parts, place)
             stacked[path] = nnx.Param(weight, out_sharding=axes, eager_sharding=False)
         merged: DecoderLayer = nnx.merge(nnx.graphdef(layers[0]), nnx.from_flat_state(stacked))
         return merged
@@ -189,10 +191,10 @@ def _choose_layer(layer: DecoderLayer, number: Int[Array, ""]) -> None:
             part.layer = number
 
 
-def _stack(parts: list[Array], sharding: NamedSharding | None) -> Shaped[Array, "layers ..."]:
+def _stack(parts: list[Array], place: Place | None) -> Shaped[Array, "layers ..."]:
     if isinstance(parts[0], jax.core.Tracer):
         return jnp.stack(parts)
-    stack = jax.jit(lambda parts: jnp.stack(parts), out_shardings=sharding)
+    stack = jax.jit(lambda parts: jnp.stack(parts), out_shardings=place)
     stacked: Array = jax.block_until_ready(stack(parts))
     for part in parts:
         part.delete()

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding
 from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
-from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Placement
+from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Place, Placement
 from blockdraft_models.decoder.stored import Format, ScaledMatrix, row_bytes
 from blockdraft_models.families.table import tensor_names
 from blockdraft_models.families.tensors import TensorName, embedding_name, head_name
@@ -191,7 +190,7 @@ def _converted(
     def part(index: Index) -> np.ndarray:
         return np.asarray(read(index), dtype, order="C")
 
-    return _place(part, name.shape, dtype, _sharding(source, axes, placement))
+    return _send(part, name.shape, dtype, _place(source, axes, name.shape, placement))
 
 
 def _quantized(
@@ -215,12 +214,12 @@ def _quantized(
     def scales(index: Index) -> np.ndarray:
         return rows_of(index).scale[:, *index[1:]]
 
-    whole = _sharding(source, axes, placement)
+    whole = _place(source, axes, name.shape, placement)
     shape = _but_inputs(name, name.shape)
-    of_scales = _sharding(source, _but_inputs(name, axes), placement)
+    of_scales = _place(source, _but_inputs(name, axes), shape, placement)
     return {
-        name.path: _place(values, name.shape, np.dtype(np.int8), whole),
-        scale_path(name): _place(scales, shape, np.dtype(np.float32), of_scales),
+        name.path: _send(values, name.shape, np.dtype(np.int8), whole),
+        scale_path(name): _send(scales, shape, np.dtype(np.float32), of_scales),
     }
 
 
@@ -229,23 +228,24 @@ def _but_inputs(name: TensorName, axes: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*axes[:inputs], *axes[inputs + 1 :])
 
 
-def _sharding(
-    source: OpenCheckpoint, axes: Axes, placement: Placement | None
-) -> NamedSharding | None:
-    return None if placement is None else placement.sharding(axes, source.checkpoint.config)
-
-
 def _place(
+    source: OpenCheckpoint, axes: Axes, shape: tuple[int, ...], placement: Placement | None
+) -> Place | None:
+    config = source.checkpoint.config
+    return None if placement is None else placement.place(axes, shape, config)
+
+
+def _send(
     part: Callable[[Index], np.ndarray],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    sharding: NamedSharding | None,
+    place: Place | None,
 ) -> Array:
-    """Send each device its part; without a sharding, send all to the default device."""
+    """Send each device its part; without a place, send all to the default device."""
     everything: Index = (slice(None),) * len(shape)
-    if sharding is None:
+    if place is None:
         placed: Array = jax.device_put(part(everything))
         return placed
     return jax.make_array_from_callback(
-        shape, sharding, lambda index: part(everything if index is None else index), dtype
+        shape, place, lambda index: part(everything if index is None else index), dtype
     )

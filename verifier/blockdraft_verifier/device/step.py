@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Int32
 from blockdraft_models.decoder.feature_projection import FeatureProjection
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.sampling import first_greatest
+from blockdraft_models.decoder.sharding import Place, in_order
 from blockdraft_models.platform import lowering_on
 from blockdraft_models.words import from_words, to_words
 from blockdraft_verifier.device.accept import (
@@ -188,8 +189,8 @@ class TargetStep:
 
 def _described(array: Any) -> jax.ShapeDtypeStruct:
     on_mesh = isinstance(array.sharding, jax.sharding.NamedSharding)
-    return _placed(array, array.sharding if on_mesh else None)
+    return _placed(array, in_order(array.sharding, array.shape) if on_mesh else None)
 
 
-def _placed(array: Any, sharding: jax.sharding.Sharding | None) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+def _placed(array: Any, place: Place | None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
