@@ -178,7 +178,7 @@ def load_method(
     form = settings.feature_form
     if form == "auto":
         # The drafter's first linear map learns only from raw features.
-        form = "raw" if learning is not None and learning.store.base() is None else "projected"
+        form = "raw" if learning is not None and learning.from_nothing else "projected"
     capacity = Capacity(
         max_sequences=settings.max_sequences,
         max_context_tokens=_most_positions(
@@ -211,7 +211,7 @@ def load_method(
     )
     learner = None
     if learning is not None:
-        learner = make_learner(learning, settings.learning, method, checkpoint, dtype, counts)
+        learner = make_learner(learning, settings, method, checkpoint, dtype, counts)
     return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint, learner)
 
 

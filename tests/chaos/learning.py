@@ -111,7 +111,7 @@ class Versions:
         """Let another version serve; in three of ten cases the one before."""
         store, current = self.store, self.store.current()
         with suppress(VersionError):  # the trainer may have deleted it, or gone back first
-            if len(list(store.promoted())) > 1 and self._draw.random() < 0.3:
+            if len(store.promoted()) > 1 and self._draw.random() < 0.3:
                 store.roll_back("by chance")
             else:
                 others = [each.number for each in store.list() if each != current]

@@ -143,7 +143,7 @@ SHOWN_BY = {
         "test_what_nonsense_promoted_is_surpassed_when_honest_prompts_are_held_out",
     ),
     "What if weights kill the drafter?": (
-        "test_a_version_that_kills_or_hangs_the_drafter_is_left_alone_after_two_deaths",
+        "test_a_version_that_kills_what_loads_it_never_reaches_the_drafter",
     ),
 }
 

@@ -20,7 +20,6 @@ from blockdraft_drafter.dflash.model import DFlash
 from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.samples import SampleStore, TrainingSample
-from blockdraft_drafter.learning.trials import ENOUGH_DRAFTS, has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.sources import load_any
@@ -64,7 +63,7 @@ class Learning:
     @property
     def current(self) -> int:
         """The version that shall serve."""
-        return next(self.store.promoted()).number
+        return self.store.promoted()[0].number
 
     def engine(self) -> Engine:
         link = SessionLink(self.loaded.method, learn=self.learner.stream)
@@ -128,13 +127,3 @@ def copied(checkpoint: Path, folder: Path) -> None:
 def allowed(requests: Sequence[GenerationRequest], which: int = -1) -> list[GenerationRequest]:
     """Let all requests be recorded, or every second one."""
     return [replace(r, recordable=which < 0 or i % 2 == which) for i, r in enumerate(requests)]
-
-
-def serve_for_a_while(learning: Learning) -> None:
-    """Let the version that drafts have as many drafts verified as are enough."""
-    number = learning.learner.serving.number
-    assert not has_served(learning.store.path(number))
-    for _ in range(ENOUGH_DRAFTS):
-        learning.learner.verified(number, 1, own_context=True)
-    learning.poll()
-    assert has_served(learning.store.path(number))

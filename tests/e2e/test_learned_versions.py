@@ -6,11 +6,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from tests.drafter.learning.test_trials import die_trying
-from tests.e2e.learning_drafter import Learning, begin, copied, serve_for_a_while
+from tests.drafter.learning.test_rehearsal import deadly
+from tests.e2e.learning_drafter import Learning, begin, copied
 
 from blockdraft_drafter.learning.start import load_current
-from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.sources import load_any
 
@@ -21,11 +20,10 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     number = learning.promoted(1)
     # It dies here: it was told of the version and has not taken it over.
     again = begin(learning.target, learning.directory)
-    # What nobody knows to be harmless is not loaded before it serves.
+    # What no process has loaded yet holds up no start.
     assert again.learner.serving.number == 1
     again.poll()
     assert again.learner.serving.number == number
-    serve_for_a_while(again)
     again.learner.close()
     other = begin(learning.target, learning.directory)
     assert other.learner.serving.number == number
@@ -39,51 +37,21 @@ def test_a_drafter_that_starts_again_goes_on_with_what_was_promoted(learning: Le
     third.learner.close()
 
 
-def trials_of(learning: Learning, number: int) -> int:
-    return len(list(learning.store.path(number).glob("trial-*")))
-
-
-def test_a_version_that_kills_is_tried_twice_and_then_refused(learning: Learning) -> None:
+def test_a_version_that_kills_what_loads_it_never_reaches_the_drafter(
+    learning: Learning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     number = learning.promoted(1)
-    die_trying(learning.store.path(number))
-    die_trying(learning.store.path(number))
-    learning.poll()
+    with monkeypatch.context() as patched:
+        deadly(tmp_path, "SIGKILL", patched)
+        learning.poll()
     version = learning.store.read(number)
-    assert (version.state, version.reason) == (
-        "rejected",
-        "2 processes died while they tried it",
-    )
+    assert (version.state, version.reason) == ("rejected", "its loading ended with status -9")
     assert learning.learner.serving.number == learning.current == 1
     assert learning.count("version_changes_total", kind="refused") == 1
     # By hand, somebody may think better of it; then it is tried again.
     learning.store.promote(number)
     learning.poll()
     assert learning.learner.serving.number == number
-
-
-def test_a_version_that_lived_through_one_death_serves(learning: Learning) -> None:
-    number = learning.promoted(1)
-    die_trying(learning.store.path(number))
-    learning.poll()
-    assert learning.learner.serving.number == number
-    assert trials_of(learning, number) == 2
-    serve_for_a_while(learning)
-    assert trials_of(learning, number) == 0
-
-
-def test_a_trial_ends_with_another_version_and_with_a_stop_in_order(learning: Learning) -> None:
-    first, second = learning.learned(1), learning.learned(2)
-    learning.store.promote(first)
-    learning.poll()
-    assert trials_of(learning, first) == 1
-    # Few drafts say nothing yet.
-    learning.learner.verified(first, 1, own_context=True)
-    learning.store.promote(second)
-    learning.poll()
-    assert (trials_of(learning, first), trials_of(learning, second)) == (0, 1)
-    learning.learner.close()
-    assert trials_of(learning, second) == 0
-    assert not has_served(learning.store.path(first))
 
 
 def test_without_a_drafter_it_records_for_one_made_of_nothing(
@@ -128,4 +96,4 @@ def test_another_drafter_of_the_settings_begins_anew(learning: Learning, tmp_pat
     version = start.version
     assert (version.number, version.kind, version.state) == (3, "shipped", "promoted")
     assert start.drafter is named
-    assert learning.store.base() == version
+    assert learning.store.base(version) == version

@@ -108,9 +108,7 @@ def _clear(args: argparse.Namespace) -> int:
     count = SampleStore(directory / "samples", 0).clear()
     report = f"{directory}: {count} training samples deleted"
     if args.versions:
-        # The files that name versions go first: a name without its version must never exist.
-        for file in ("current.json", "journal.json"):
-            (directory / file).unlink(missing_ok=True)
+        (directory / "journal.json").unlink(missing_ok=True)
         for name in ("versions", "candidate"):
             if (directory / name).exists():
                 shutil.rmtree(directory / name)

@@ -2,6 +2,6 @@
 
 Drafter and trainer share `samples`, `versions` and `journal`, on disk. Read `recorder` (sequences
 on their way to disk), `service_tau` (whether fewer tokens of a version are accepted than of the one
-before), `trials` (versions that are not known to be harmless), `learner` (the learning of each
+before), `rehearsal` (a version is loaded where nobody is hurt), `learner` (the learning of each
 stream, and the weights that draft), `start` (the version that serves at first), `metrics`.
 """

@@ -6,6 +6,7 @@ goes wrong is logged and counted, and the weights that draft stay.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from blockdraft_drafter.learning import trials
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.recorder import GrowingSample, Recorder
+from blockdraft_drafter.learning.rehearsal import rehearse
 from blockdraft_drafter.learning.service_tau import (
     WINDOW,
     Ended,
@@ -25,7 +26,6 @@ from blockdraft_drafter.learning.service_tau import (
     accepted_of,
     estimate,
 )
-from blockdraft_drafter.learning.trials import Trial
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -47,23 +47,25 @@ class ServingLearner:
         store: VersionStore,
         version: Version,
         recorder: Recorder,
+        target: str,
         load: Callable[[int], Any],
     ) -> None:
-        """Draft with `version`, which the method has loaded; `load` gives another, on a thread."""
+        """Draft with `version`, which the method has loaded; `load` gives another, on a thread.
+
+        `target` is the target's name on the command line.
+        """
         self._method, self._store, self._load = method, store, load
+        self._target = target
         self._recorder, self._metrics = recorder, recorder.metrics
         spec = method.spec
-        # Of the version that drafts: why it must be rolled back, how many of its drafts were
-        # verified, and whether it has been marked as served.
+        # Why the version that drafts must be rolled back.
         self._too_bad: str | None = None
-        self._drafts, self._confirmed = 0, False
         self._serve(version.number, spec.fingerprint, trained=spec.trained)
         self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
         self._probation = Probation(())
         # Versions that could not be marked as rejected either.
         self._refused: set[int] = set()
-        self._trial = Trial()
 
     def stream(self) -> "StreamLearner":
         """Return the learner of one stream."""
@@ -75,7 +77,6 @@ class ServingLearner:
         `own_context` says that this version filled the whole draft KV cache.
         """
         self._metrics.verified(version, gained, own_context=own_context)
-        self._drafts += version == self.serving.number
 
     def ended(self, version: int, ended: Ended) -> None:
         """Add a sequence that one version drafted for from beginning to end."""
@@ -110,26 +111,19 @@ class ServingLearner:
         """Publish the journal, roll back if the version that drafts is too bad, or load another."""
         prepared = await asyncio.to_thread(self._poll)
         if prepared is not None:
-            number, weights, trial = prepared
-            before, self._trial = self._trial, trial
-            self._swap(number, weights)
-            await asyncio.to_thread(before.end)
+            self._swap(*prepared)
 
     def close(self) -> None:
-        """End the trial, and write the samples that wait."""
-        self._trial.end()
+        """Write the samples that wait."""
         self._recorder.close()
 
     # On a thread.
 
-    def _poll(self) -> "tuple[int, PreparedWeights, Trial] | None":
+    def _poll(self) -> "tuple[int, PreparedWeights] | None":
         """Do all of `poll` but the swap; return another version if that shall serve."""
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             self._roll_back(reason)
-        if self._drafts >= trials.ENOUGH_DRAFTS and not self._confirmed:
-            self._confirmed = True
-            self._confirm()
         journal = Journal.read(self._store.directory)
         if journal is not None:
             self._metrics.learned(journal)
@@ -151,39 +145,27 @@ class ServingLearner:
         logger.warning("version %d is rolled back: %s", number, reason)
         self._metrics.changed("rolled_back")
 
-    def _confirm(self) -> None:
-        """Mark the version that drafts as served."""
-        try:
-            trials.confirm(self._store.path(self.serving.number))
-        except OSError as error:
-            logger.warning("version %d cannot be confirmed: %s", self.serving.number, error)
-            return
-        self._trial.end()
-
-    def _prepare(self, number: int) -> "tuple[int, PreparedWeights, Trial] | None":
+    def _prepare(self, number: int) -> "tuple[int, PreparedWeights] | None":
         """Load and check a version; one that cannot serve is rejected."""
         started = time.perf_counter()
         try:
-            # If loading it kills this process, the next one will know.
-            trial = trials.begin(self._store.path(number))
-            try:
-                weights = self._method.prepare(self._load(number))
-            except BaseException:
-                trial.end()
-                raise
+            if not self._store.read(number).loads:
+                rehearse(self._store.path(number), self._target)
+                with contextlib.suppress(OSError):  # then it is loaded there again at a start
+                    self._store.mark_loaded(number)
+            weights = self._method.prepare(self._load(number))
         except (ValueError, OSError, RuntimeError) as error:
             # RuntimeError: the device may lack the memory.
             self._refuse(number, " ".join(str(error).split()))
             return None
         logger.info("version %d is loaded (%.1f s)", number, time.perf_counter() - started)
-        return number, weights, trial
+        return number, weights
 
     def _refuse(self, number: int, reason: str) -> None:
         logger.error("version %d is refused: %s", number, reason)
         self._metrics.changed("refused")
         try:
             self._store.reject(number, reason)
-            trials.forget(self._store.path(number))
         except (OSError, VersionError) as error:
             self._refused.add(number)
             logger.error("version %d cannot be marked: %s", number, error)
@@ -198,7 +180,7 @@ class ServingLearner:
         self._ended = {before: old, number: new}
         # A version that is rolled back to is compared with nothing: it was good before.
         self._probation = Probation(tuple(old) if number > before else ())
-        self._too_bad, self._drafts, self._confirmed = None, 0, False
+        self._too_bad = None
         self._metrics.changed("swapped")
         logger.info("drafting with version %d instead of %d", number, before)
 

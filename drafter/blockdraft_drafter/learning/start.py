@@ -16,7 +16,6 @@ from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
 from blockdraft_drafter.learning.samples import RAW, SampleStore
-from blockdraft_drafter.learning.trials import has_served
 from blockdraft_drafter.learning.versions import (
     Version,
     VersionError,
@@ -32,7 +31,7 @@ from blockdraft_drafter.sources import (
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_models.errors import ModelError
 from blockdraft_models.weights.loading import Checkpoint
-from blockdraft_runtime.settings.drafter import DrafterSettings, LearningSettings
+from blockdraft_runtime.settings.drafter import DrafterSettings
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +45,12 @@ class LearningStart:
     store: VersionStore
     version: Version
     drafter: Drafter[Any]
+
+    @property
+    def from_nothing(self) -> bool:
+        """Whether it, or the drafter it was learned from, was made of the target's layers."""
+        base = self.store.base(self.version)
+        return base is not None and base.kind == "initialized"
 
 
 def begin_learning(
@@ -77,10 +82,9 @@ def load_current(
 ) -> LearningStart:
     """Return the version to begin with; a version that cannot be loaded is rejected.
 
-    It is the newest promoted version that has served before, or else the drafter that the settings
-    name. A version that has not served is loaded later, by a process that serves already: it might
-    crash or hang the start, and every client would wait. `source` are the files of the named
-    drafter; None if it has none.
+    It is the newest promoted version that a process has loaded before, or else the drafter that the
+    settings name. Others are loaded later, beside serving: nobody shall wait for that. `source` are
+    the files of the named drafter; None if it has none.
     """
 
     def write(folder: Path) -> None:
@@ -89,20 +93,19 @@ def load_current(
         else:
             copy_checkpoint(source, folder)
 
-    trained = named.model.config.trained
-    settled = store.settle_base(named.fingerprint, write, trained=trained)
+    settled = store.settle(named.fingerprint, write)
     for version in store.promoted():
         if version.kind != "learned":
             break
-        if not has_served(store.path(version.number)):
-            logger.info("version %d has not served yet: it is loaded later", version.number)
+        if not version.loads:
+            logger.info("version %d is loaded later", version.number)
             continue
         try:
             drafter = load_version(store, version.number, named, target, dtype)
             return LearningStart(store, version, drafter)
         except (ModelError, VersionError) as error:
             _reject(store, version, error)
-    return LearningStart(store, store.base() or settled, named)
+    return LearningStart(store, store.base(settled) or settled, named)
 
 
 def load_version(
@@ -118,7 +121,7 @@ def load_version(
 
 def make_learner(
     start: LearningStart,
-    settings: LearningSettings,
+    settings: DrafterSettings,
     method: CompiledMethod,
     target: Checkpoint,
     dtype: DTypeLike,
@@ -132,16 +135,16 @@ def make_learner(
         "layer_ids": spec.target_layer_ids,
     }
     recorder = Recorder(
-        SampleStore(store.directory / "samples", settings.limit_bytes),
+        SampleStore(store.directory / "samples", settings.learning.limit_bytes),
         origin,
-        settings.share,
+        settings.learning.share,
         metrics or LearningMetrics(CollectorRegistry()),
     )
 
     def load(number: int) -> Drafter[Any]:
         return load_version(store, number, start.drafter, target, dtype)
 
-    return ServingLearner(method, store, start.version, recorder, load)
+    return ServingLearner(method, store, start.version, recorder, settings.target, load)
 
 
 def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> LearningStart:
@@ -151,12 +154,9 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
     """
     logged = False
     while True:
-        candidates = [
-            version for version in store.list() if version.good and version.kind == "initialized"
-        ]
-        served = (version for version in store.promoted() if has_served(store.path(version.number)))
-        # A version that has not served is loaded later, if there is another to begin with.
-        version = next(served, None) or (candidates[-1] if candidates else store.current())
+        loads = (version for version in store.promoted() if version.loads)
+        # Other versions are loaded later, if there is one to begin with.
+        version = next(loads, None) or store.initialized() or store.current()
         if version is not None:
             path = store.path(version.number)
             try:

@@ -82,22 +82,28 @@ def test_a_version_folder_that_is_gone_is_passed_over(two: VersionStore) -> None
         two.promote(2)
 
 
-@pytest.mark.parametrize(
-    "text", ["", '{"version": 2, "be', "null", '{"version": "x"}', "[1]", "[" * 9999]
-)
-def test_a_damaged_current_file_leads_to_the_newest_promoted(two: VersionStore, text: str) -> None:
-    add(two)
-    (two.directory / "current.json").write_text(text)
-    assert current(two) == 2
-    two.promote(3)
-    assert two.roll_back("why").number == 2
-
-
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"number": 2}', "[]", "[" * 9999])
 def test_a_damaged_version_is_not_listed(two: VersionStore, text: str) -> None:
     (two.path(2) / "version.json").write_text(text)
     assert [each.number for each in two.list()] == [1]
+    assert current(two) == 1
     assert add(two) == 3
+
+
+def test_a_drafter_of_the_settings_begins_anew_unless_the_current_one_descends_from_it(
+    store: VersionStore,
+) -> None:
+    def settled(fingerprint: str) -> int:
+        return store.settle(fingerprint, lambda folder: None).number
+
+    assert settled("a") == settled("a") == 1
+    store.promote(add(store, parent=1))
+    store.promote(add(store, parent=2))
+    assert store.read(3).base == 1
+    assert settled("a") == 3
+    assert settled("b") == settled("b") == 4
+    assert settled("a") == 1
+    assert current(store) == 1
 
 
 def test_a_failure_to_write_leaves_nothing(store: VersionStore) -> None:

@@ -30,11 +30,11 @@ def found(pair: Pair, directory: Path, drafter: Path | str) -> Start:
     return find_start(VersionStore(directory), settings, recipe, pair.checkpoint)
 
 
-def added(store: VersionStore, source: Path, kind: VersionKind) -> int:
+def added(store: VersionStore, source: Path, kind: VersionKind, parent: int | None = None) -> int:
     def write(folder: Path) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
 
-    return store.add(write, kind=kind, fingerprint=f"{kind:x>16}").number
+    return store.add(write, kind=kind, fingerprint=f"{kind:x>16}", parent=parent).number
 
 
 def test_a_drafter_that_is_given_serves(pair: Pair, given: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_is_made_here_serves_only_when_it_has_learned(
     added(store, given, "initialized")
     start = found(pair, tmp_path, "auto")
     assert (start.version, start.serves, start.from_nothing) == (1, False, True)
-    store.promote(added(store, given, "learned"))
+    store.promote(added(store, given, "learned", parent=1))
     start = found(pair, tmp_path, "auto")
     assert (start.version, start.serves, start.from_nothing) == (2, True, True)
 

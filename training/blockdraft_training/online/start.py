@@ -55,11 +55,7 @@ class Start:
         """Return its number in the store, to which it is added if missing, to be rolled back to."""
         if self.version is not None:
             return self.version
-        return store.settle_base(
-            self.drafter.fingerprint,
-            partial(copy_checkpoint, self.source),
-            trained=self.drafter.model.config.trained,
-        ).number
+        return store.settle(self.drafter.fingerprint, partial(copy_checkpoint, self.source)).number
 
     def form(self, target: Checkpoint) -> SampleForm:
         """Return the form that samples must have for it."""
@@ -98,12 +94,7 @@ def find_start(
                 settings.drafter, target, target_spec=settings.target, learns=True
             )
         except NoDrafterError:
-            versions = [
-                version
-                for version in store.list()
-                if version.kind == "initialized" and version.good
-            ]
-            current = versions[-1] if versions else _initialize(store, recipe, target)
+            current = store.initialized() or _initialize(store, recipe, target)
             return _of_store(store, current, target, serves=False)
         if path is None:
             raise TrainingError(
@@ -164,7 +155,9 @@ def _of_store(store: VersionStore, version: Version, target: Checkpoint, *, serv
         drafter = _load(path, target)
     except ModelError as error:
         raise VersionError(f"version {number} cannot be loaded: {error}") from error
-    return Start(drafter, path, number, serves, from_nothing=store.base() is None)
+    base = store.base(version)
+    from_nothing = base is not None and base.kind == "initialized"
+    return Start(drafter, path, number, serves, from_nothing)
 
 
 def _load(path: Path, target: Checkpoint) -> Drafter[DFlash]:
