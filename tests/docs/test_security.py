@@ -140,7 +140,6 @@ SHOWN_BY = {
     ),
     "weights learned from much nonsense can be promoted": (
         "test_nonsense_that_was_held_out_too_goes_back_when_the_flood_ends",
-        "test_what_nonsense_promoted_is_surpassed_when_honest_prompts_are_held_out",
     ),
     "What if weights kill the drafter?": (
         "test_a_version_that_kills_what_loads_it_never_reaches_the_drafter",

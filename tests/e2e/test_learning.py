@@ -11,8 +11,8 @@ from tests.e2e.test_fair_share import serving_verifier
 from tests.server.support import running_server, settings_for
 from tests.verifier.support import CONFIG, Outcome, decode, random_requests
 
+from blockdraft_drafter.learning.comparison import SequenceGain
 from blockdraft_drafter.learning.journal import Journal
-from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.keys import digest_of
@@ -153,14 +153,14 @@ def test_a_damaged_store_changes_nothing(learning: Learning) -> None:
 @pytest.mark.usefixtures("cold")
 def test_it_goes_back_by_itself_when_less_is_accepted(learning: Learning) -> None:
     for _ in range(200):
-        learning.learner.ended(1, Ended(40, 20))
-        learning.learner.ended(1, Ended(30, 20))
+        learning.learner.ended(1, SequenceGain(40, 20))
+        learning.learner.ended(1, SequenceGain(30, 20))
     number = learning.promoted(1)
     learning.poll()
     assert learning.learner.serving.number == number
     for _ in range(32):
-        learning.learner.ended(number, Ended(24, 20))
-        learning.learner.ended(number, Ended(22, 20))
+        learning.learner.ended(number, SequenceGain(24, 20))
+        learning.learner.ended(number, SequenceGain(22, 20))
     learning.poll()
     assert learning.learner.serving.number == 1
     version = learning.store.read(number)

@@ -9,23 +9,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from blockdraft_drafter.learning.comparison import SequenceGain, acceptance_length
 from blockdraft_drafter.learning.journal import Journal
+from blockdraft_drafter.learning.probation import Probation
 from blockdraft_drafter.learning.recorder import GrowingSample, Recorder
 from blockdraft_drafter.learning.rehearsal import rehearse
-from blockdraft_drafter.learning.service_tau import (
-    WINDOW,
-    Ended,
-    Probation,
-    accepted_of,
-    estimate,
-)
 from blockdraft_drafter.learning.versions import Version, VersionError, VersionStore
 from blockdraft_protos.v1 import drafter_pb2
 
@@ -61,9 +56,8 @@ class ServingLearner:
         # Why the version that drafts must be rolled back.
         self._too_bad: str | None = None
         self._serve(version.number, spec.fingerprint, trained=spec.trained)
-        self._ended: dict[int, deque[Ended]] = {version.number: deque(maxlen=WINDOW)}
         # Nothing is known of the version before the one that a process begins with.
-        self._probation = Probation(())
+        self._probation = Probation()
         # Versions that could not be marked as rejected either.
         self._refused: set[int] = set()
 
@@ -78,22 +72,19 @@ class ServingLearner:
         """
         self._metrics.verified(version, gained, own_context=own_context)
 
-    def ended(self, version: int, ended: Ended) -> None:
+    def ended(self, version: int, gain: SequenceGain) -> None:
         """Add a sequence that one version drafted for from beginning to end."""
-        if version != self.serving.number:
-            return
-        self._ended[version].append(ended)
-        self._too_bad = self._probation.add(ended) or self._too_bad
+        if version == self.serving.number:
+            self._too_bad = self._probation.add(gain) or self._too_bad
 
     def state(self) -> dict[str, object]:
         """Return the version that drafts and its τ, as values that JSON can hold."""
-        ended = self._ended[self.serving.number]
-        tau = estimate(ended)
+        gains = self._probation.new
         return {
             "version": self.serving.number,
             "fingerprint": self.serving.fingerprint,
-            "sequences": len(ended),
-            "tau": None if tau is None else tau.mean,
+            "sequences": len(gains),
+            "tau": acceptance_length(gains) if gains else None,
             "on_probation": not self._probation.over,
         }
 
@@ -176,10 +167,8 @@ class ServingLearner:
         before = self.serving.number
         self._method.swap(weights)
         self._serve(number, weights.fingerprint, trained=weights.trained)
-        old, new = self._ended[before], self._ended.get(number, deque(maxlen=WINDOW))
-        self._ended = {before: old, number: new}
         # A version that is rolled back to is compared with nothing: it was good before.
-        self._probation = Probation(tuple(old) if number > before else ())
+        self._probation = Probation(self._probation.new if number > before else ())
         self._too_bad = None
         self._metrics.changed("swapped")
         logger.info("drafting with version %d instead of %d", number, before)
@@ -244,7 +233,7 @@ class StreamLearner:
             return
         watched.sample.end()
         if watched.steps and not watched.changed:
-            self._learner.ended(watched.version, Ended(watched.gained, watched.steps))
+            self._learner.ended(watched.version, SequenceGain(watched.gained, watched.steps))
 
     def sign(self, response: drafter_pb2.DraftResponse) -> None:
         """Add the version that drafts to a response, if the verifier does not know it yet."""
@@ -275,8 +264,10 @@ class StreamLearner:
             return
         # The first of the message's tokens is the anchor that was drafted from.
         committed = (*message.token_ids[1:], message.anchor_token_id)
-        accepted = accepted_of(draft, committed, message.feature_rows)
-        if accepted is None:
+        pairs = zip(draft, committed, strict=False)
+        accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # A draft that came too late was not verified, even if its tokens were right.
+        if accepted >= message.feature_rows:
             return
         watched.gained += 1 + accepted
         watched.steps += 1

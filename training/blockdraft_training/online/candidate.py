@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 
 from blockdraft_drafter.compiled.definition import DraftModel
-from blockdraft_drafter.learning.service_tau import Ended
+from blockdraft_drafter.learning.comparison import SequenceGain
 from blockdraft_training.batches import SequenceBatch
 from blockdraft_training.loop.held_out import make_matches, walk
 from blockdraft_training.loop.step import (
@@ -100,13 +100,13 @@ class Candidate:
             return None
         return float(metrics.loss) / max(float(metrics.weight), 1e-6)
 
-    def gained(self, params: Any, held_out: Slice, number: int) -> Ended:
+    def gained(self, params: Any, held_out: Slice, number: int) -> SequenceGain:
         """Return the tokens gained and the steps, if a row is served with these weights."""
         length = len(held_out.rows[number].response)
         batch = held_out.builder([number])([number])
         matches = self._matches_of(params, self._frozen, batch, padded(length))
         walked = walk(np.asarray(matches), length)
-        return Ended(sum(walked), len(walked))
+        return SequenceGain(sum(walked), len(walked))
 
     def _nothing(self) -> tuple[Any, BlockMetrics, int]:
         """Return gradients, sums and number of micro-batches of a step that begins."""

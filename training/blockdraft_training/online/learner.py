@@ -19,9 +19,14 @@ import numpy as np
 from flax import nnx
 
 from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.learning.comparison import (
+    Comparison,
+    SequenceGain,
+    allowed_error,
+    compare,
+)
 from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.samples import SampleStore
-from blockdraft_drafter.learning.service_tau import Ended
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
@@ -31,14 +36,6 @@ from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.pace import Pace
-from blockdraft_training.online.promotion import (
-    LEAST_SEQUENCES,
-    Comparison,
-    Verdict,
-    compare,
-    decide,
-    next_evaluation,
-)
 from blockdraft_training.online.settings import LearnSettings
 from blockdraft_training.online.start import Start, add_version, exported, find_start
 from blockdraft_training.online.traffic import Slice, Traffic
@@ -50,6 +47,11 @@ logger = logging.getLogger(__name__)
 _BAD_STEPS = 3
 _LOWEST_RATE = 1 / 64
 _LONGEST_PAUSE_SECONDS = 600.0
+# With fewer held-out sequences not even a gain on all of them would be significant.
+_LEAST_SEQUENCES = 8
+# Steps between two evaluations, as a share of the steps made: so few evaluations are made that the
+# chance of being wrong that is left for one does not become too small.
+_GROWTH = 0.25
 # As often as the drafter reads the journal.
 _NOTE_SECONDS = 1.0
 
@@ -195,37 +197,34 @@ class Learner:
     def _evaluate(self) -> None:
         """Compare with the version that serves, then promote, go on or start over."""
         journal, step = self.journal, self._candidate.step
-        journal.next_evaluation = next_evaluation(step, self._schedule.first_evaluation)
+        journal.next_evaluation = step + max(self._schedule.first_evaluation, round(step * _GROWTH))
         rounded = exported(self._candidate.model())
         comparison = self._compared(rounded)
         if comparison is None:
             return
         journal.evaluations += 1
         journal.total_evaluations += 1
-        journal.tau, journal.current_tau = comparison.candidate, comparison.current
-        journal.sequences = comparison.sequences
-        verdict = decide(
-            comparison,
-            journal.evaluations,
-            confidence=self._settings.confidence,
-            least_gain=self._schedule.least_gain,
-        )
+        journal.tau, journal.current_tau = comparison.new, comparison.old
+        journal.sequences = comparison.pairs
+        allowed = allowed_error(journal.evaluations, 1 - self._settings.confidence)
+        better = comparison.luck <= allowed and comparison.gain >= self._schedule.least_gain
+        worse = comparison.bad_luck <= allowed
         logger.info(
             "step %d, loss %.3f: τ %.3f on %d held-out sequences, %.3f for the version that serves"
             " (%+.1f %%, by luck with a chance of %.2g): %s",
             step,
             journal.loss or 0.0,
-            comparison.candidate,
-            comparison.sequences,
-            comparison.current,
+            comparison.new,
+            comparison.pairs,
+            comparison.old,
             100 * comparison.gain,
             comparison.luck,
-            verdict.value,
+            "promote" if better else "start over" if worse else "go on",
         )
-        if verdict is Verdict.START_OVER:
+        if worse:
             raise _AbandonedError("it became worse than the version that serves")
         journal.rate = min(1.0, 2 * journal.rate)
-        if verdict is Verdict.PROMOTE:
+        if better:
             self._promote(rounded, comparison)
         self._note()
 
@@ -235,11 +234,11 @@ class Learner:
         # A completion must be long enough for a verification.
         held_out = self._traffic.held_out(self._schedule.held_out_sequences, candidate.slots)
         count = 0 if held_out is None else len(held_out.rows)
-        if held_out is None or count < LEAST_SEQUENCES:
+        if held_out is None or count < _LEAST_SEQUENCES:
             logger.info("only %d held-out sequences: no evaluation yet", count)
             return None
 
-        def gained(params: Any) -> list[Ended]:
+        def gained(params: Any) -> list[SequenceGain]:
             results = []
             for number in range(count):
                 self._wait()
@@ -250,13 +249,13 @@ class Learner:
 
         mine = gained(nnx.to_pure_dict(nnx.state(rounded)))
         theirs = gained(self._base) if self._start.serves else self._schedule.paying
-        return None if self._stopped() else compare(mine, theirs, seed=self.journal.evaluations)
+        return None if self._stopped() else compare(mine, theirs)
 
     def _promote(self, model: DFlash, comparison: Comparison) -> None:
         """Let the candidate serve as it is; from now on it must surpass that version."""
         reason = (
-            f"τ {comparison.candidate:.3f} instead of {comparison.current:.3f} on"
-            f" {comparison.sequences} held-out sequences"
+            f"τ {comparison.new:.3f} instead of {comparison.old:.3f} on"
+            f" {comparison.pairs} held-out sequences"
         )
         number = None
         with self._writing("a version"):
@@ -267,8 +266,8 @@ class Learner:
                 self._start.drafter.draft_ids,
                 kind="learned",
                 parent=self._start.as_version(self._store),
-                held_out_tau=comparison.candidate,
-                parent_held_out_tau=comparison.current,
+                held_out_tau=comparison.new,
+                parent_held_out_tau=comparison.old,
                 confidence=1 - comparison.luck,
                 reason=reason,
             )
