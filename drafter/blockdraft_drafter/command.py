@@ -36,12 +36,7 @@ def _find(settings: DrafterSettings) -> int:
 
     target = load_checkpoint_config(resolve_target(settings.target))
     try:
-        path = find_checkpoint(
-            settings.drafter,
-            target,
-            target_spec=settings.target,
-            learns=settings.learning.enabled,
-        )
+        path = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError as error:
         print(f"blockdraft drafter: {error}", file=sys.stderr)
         return NO_DRAFTER_STATUS

@@ -51,16 +51,14 @@ def method_of(config: DraftConfig) -> AnyMethod:
     return next(method for method in METHODS if isinstance(config, method.config_type))
 
 
-def find_checkpoint(
-    spec: str, target: Checkpoint, *, target_spec: str, learns: bool = False
-) -> Path | None:
+def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str) -> Path | None:
     """Return the folder of the drafter that `spec` names, downloading it if needed.
 
     `spec` is a directory, a hub id `org/name`, `dflash` or `eagle3` (the one shipped for the
-    target), `auto` (the fastest one shipped, if it `learns` of those that can, else the one known
-    for `target_spec`, as the user calls the target), `random[:seed]` or `random-eagle3[:seed]`: of
-    a random drafter None is returned, for it is stored nowhere. Raises NoDrafterError if `auto` or
-    a method's name finds none for the target, ResolveError if `spec` leads to nothing else.
+    target), `auto` (the fastest one shipped, else the one known for `target_spec`, as the user
+    calls the target), `random[:seed]` or `random-eagle3[:seed]`: of a random drafter None is
+    returned, for it is stored nowhere. Raises NoDrafterError if `auto` or a method's name finds
+    none for the target, ResolveError if `spec` leads to nothing else.
     """
     kind = spec.partition(":")[0]
     if kind in _RANDOM:
@@ -76,7 +74,7 @@ def find_checkpoint(
     if kind != "auto":
         return resolve_target(spec)
     for method in METHODS:
-        shipped = shipped_for(method, target) if method.can_learn or not learns else None
+        shipped = shipped_for(method, target)
         if shipped is not None:
             return shipped
     published = known_drafter(target_spec)

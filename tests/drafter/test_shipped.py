@@ -13,7 +13,7 @@ from tests.models.builders import run_dense
 
 from blockdraft_drafter.app import load_method
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.dflash.model import DFLASH
+from blockdraft_drafter.eagle3.model import EAGLE3
 from blockdraft_drafter.learning.start import begin_learning
 from blockdraft_drafter.method import DraftRow
 from blockdraft_drafter.sources import SHIPPED, published_method
@@ -98,9 +98,9 @@ def test_they_draft_what_their_target_says(
 
 
 @pytest.mark.smollm2
-def test_a_drafter_that_learns_begins_with_one_that_can(
+def test_a_service_that_learns_begins_with_the_default_drafter(
     target: tuple[Decoder, Checkpoint], tmp_path: Path
 ) -> None:
     learning = LearningSettings(enabled=True, directory=tmp_path)
     settings = DrafterSettings(target=TARGET, learning=learning)
-    assert begin_learning(settings, target[1], jnp.float32).drafter.definition is DFLASH
+    assert begin_learning(settings, target[1], jnp.float32).drafter.definition is EAGLE3

@@ -78,9 +78,10 @@ class Learning:
     def learned(self, seed: int, value: float | None = None) -> int:
         """Add a version with other weights behind the same projection, or with one `value`."""
         base = load_any(self.store.path(1), self.target.checkpoint, block_size=4, dtype=jnp.float32)
-        model = DFlash(base.model.config, rngs=nnx.Rngs(seed))
+        model = type(base.model)(base.model.config, rngs=nnx.Rngs(seed))
         model.fc.weight[...] = base.model.fc.weight[...]
-        model.hidden_norm.scale[...] = base.model.hidden_norm.scale[...]
+        if isinstance(model, DFlash):
+            model.hidden_norm.scale[...] = base.model.hidden_norm.scale[...]
         if value is not None:
             model.norm.scale[...] = jnp.full_like(model.norm.scale[...], value)
         return self.store.add(

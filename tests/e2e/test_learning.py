@@ -19,6 +19,7 @@ from blockdraft_server.keys import digest_of
 from blockdraft_verifier.engine.costs import DraftCosts
 
 
+@pytest.mark.parametrize("learning", ["dflash", "eagle3"], indirect=True)
 def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> None:
     requests = allowed(random_requests(3, count=6, max_output_tokens=24))
     plain = [replace(request, max_draft_tokens=0) for request in requests]
@@ -53,6 +54,7 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
     assert verified > 0
 
 
+@pytest.mark.parametrize("learning", ["dflash", "eagle3"], indirect=True)
 def test_what_is_recorded_is_what_was_said_and_nothing_that_is_excluded(
     learning: Learning,
 ) -> None:

@@ -178,7 +178,6 @@ class MethodDefinition(Generic[Model]):
     # Whether programs always take a head beside the embedding, as most of its drafters have one;
     # it may be the target's embedding.
     separate_head: bool = False
-    can_learn: bool = False  # whether its drafters can learn while they draft
 
     def programs_of(
         self,

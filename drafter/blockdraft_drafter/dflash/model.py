@@ -279,5 +279,5 @@ def draft_in_turn(
 
 
 DFLASH: MethodDefinition[DFlash] = MethodDefinition(
-    "dflash", "DFlash", DFlashConfig, DFlash, DFlashPrograms, can_learn=True
+    "dflash", "DFlash", DFlashConfig, DFlash, DFlashPrograms
 )

@@ -60,7 +60,7 @@ def begin_learning(
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
     try:
-        source = find_checkpoint(settings.drafter, target, target_spec=settings.target, learns=True)
+        source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
         return _wait_for_one(store, target, dtype)
     named = obtain_drafter(

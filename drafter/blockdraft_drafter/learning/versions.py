@@ -122,21 +122,9 @@ class VersionStore:
         if parent is not None:
             with contextlib.suppress(VersionError):
                 base = self.read(parent).base or parent
+        about = {"kind": kind, "fingerprint": fingerprint, "parent": parent, "base": base, **fields}
         with self._locked():
-            number = max(self._numbers(), default=0) + 1
-            version = Version(number, kind, fingerprint, time.time(), parent, base, **fields)
-            scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=self._versions))
-            try:
-                write_checkpoint(scratch)
-                for path in scratch.iterdir():
-                    to_disk(path)
-                write_record(scratch / "version.json", version)
-                scratch.rename(self.path(number))
-            except BaseException:
-                shutil.rmtree(scratch, ignore_errors=True)
-                raise
-            to_disk(self._versions)
-        return version
+            return self._add(write_checkpoint, about)
 
     def settle(self, fingerprint: str, write_checkpoint: Callable[[Path], object]) -> Version:
         """Return the version to serve with, given the drafter that the settings name.
@@ -144,21 +132,22 @@ class VersionStore:
         It is the promoted version if that was learned from this drafter; otherwise the drafter
         itself, which is added as a version if it is not one yet, to be rolled back to.
         """
-        current, reason = self.current(), "named by --drafter"
-        base = None if current is None else self.base(current)
-        if current is not None and base is not None and base.fingerprint == fingerprint:
-            return current
-        for version in self.list():
-            if version.kind != "learned" and version.fingerprint == fingerprint:
-                return self.promote(version.number, reason)
-        added = self.add(write_checkpoint, kind="shipped", fingerprint=fingerprint)
-        return self.promote(added.number, reason)
+        with self._locked():
+            current = self.current()
+            base = None if current is None else self.base(current)
+            if current is not None and base is not None and base.fingerprint == fingerprint:
+                return current
+            firsts = (version for version in self.list() if version.kind != "learned")
+            version = next((v for v in firsts if v.fingerprint == fingerprint), None)
+            if version is None:
+                about = {"kind": "shipped", "fingerprint": fingerprint}
+                version = self._add(write_checkpoint, about)
+            return self._promote(version.number, "named by --drafter")
 
     def promote(self, number: int, reason: str = "") -> Version:
         """Let a version serve from now on; after any error the one before goes on serving."""
         with self._locked():
-            turn = 1 + max((version.turn for version in self.list()), default=0)
-            return self._change(number, state="promoted", turn=turn, reason=reason)
+            return self._promote(number, reason)
 
     def reject(self, number: int, reason: str) -> Version:
         """Reject a version; if it is the current one, the one before it serves again."""
@@ -201,6 +190,26 @@ class VersionStore:
                 self.path(number).rename(path)
                 shutil.rmtree(path)
         return doomed
+
+    def _add(self, write_checkpoint: Callable[[Path], object], about: dict[str, Any]) -> Version:
+        number = max(self._numbers(), default=0) + 1
+        version = Version(number, made_at=time.time(), **about)
+        scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=self._versions))
+        try:
+            write_checkpoint(scratch)
+            for path in scratch.iterdir():
+                to_disk(path)
+            write_record(scratch / "version.json", version)
+            scratch.rename(self.path(number))
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        to_disk(self._versions)
+        return version
+
+    def _promote(self, number: int, reason: str) -> Version:
+        turn = 1 + max((version.turn for version in self.list()), default=0)
+        return self._change(number, state="promoted", turn=turn, reason=reason)
 
     def _change(self, number: int, **fields: Any) -> Version:
         version = replace(self.read(number), **fields)

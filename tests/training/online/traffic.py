@@ -12,9 +12,13 @@ from tests.drafter.learning.kept import Kept
 from tests.models.builders import run_dense
 from tests.training.pair import Pair
 
-from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.compiled.definition import DraftModel
+from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.learning.samples import RAW, TrainingSample
+from blockdraft_drafter.sources import AnyMethod
 from blockdraft_training.methods.dflash import DFlashRecipe
+from blockdraft_training.methods.eagle3 import Eagle3Recipe
+from blockdraft_training.methods.recipe import AnyRecipe
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.settings import LearnSettings, Schedule
@@ -41,7 +45,7 @@ def record(samples: list[TrainingSample], directory: Path) -> None:
         kept.add(sample)
 
 
-def projected(sample: TrainingSample, model: DFlash) -> TrainingSample:
+def projected(sample: TrainingSample, model: DraftModel) -> TrainingSample:
     """Return a sample as it arrives where the verifier projects."""
     features = model.projection(jnp.asarray(sample.features))
     return replace(
@@ -51,9 +55,10 @@ def projected(sample: TrainingSample, model: DFlash) -> TrainingSample:
     )
 
 
-def drafter_of(pair: Pair, directory: Path) -> None:
+def drafter_of(pair: Pair, directory: Path, method: AnyMethod = DFLASH) -> None:
     """Write a drafter made of the target's layers."""
-    recipe = DFlashRecipe(pair.settings(directory / "unused", hot_vocabulary=0))
+    settings = pair.settings(directory / "unused", hot_vocabulary=0, feature_layers=LAYERS)
+    recipe: AnyRecipe = (DFlashRecipe if method is DFLASH else Eagle3Recipe)(settings)
     model = recipe.initial_model(pair.decoder, pair.checkpoint, None)
     recipe.save(model, directory, None)
 

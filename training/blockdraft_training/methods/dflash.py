@@ -145,6 +145,7 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         "Drafts a block of tokens in one pass from the target's hidden states (block diffusion,\n"
         "arXiv 2602.06036)."
     )
+    projection_parts: ClassVar = frozenset({"fc", "hidden_norm"})
 
     draft = staticmethod(draft_blocks)
 
@@ -188,7 +189,7 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         Its layers are kept. A Markov head is kept for the tokens both vocabularies have; if the
         rank is another or there was none, it starts anew.
         """
-        refuse_untrainable(earlier, self.settings.init)
+        self.check_trainable(earlier, self.settings.init)
         model = DFlash(config, dtype=jnp.float32, rngs=nnx.Rngs(self.settings.seed))
         source = earlier.model
         model.fc, model.hidden_norm = source.fc, source.hidden_norm
@@ -206,18 +207,17 @@ class DFlashRecipe(Recipe[DFlashConfig, DFlash]):
         ours.markov_w2[...] = jnp.where((rows >= 0)[:, None], moved, 0.0)
         return model
 
+    def check_trainable(self, drafter: Drafter[DFlash], name: object) -> None:
+        """Raise TrainingError if a drafter has parts that training knows nothing of."""
+        if drafter.model.config.is_dflash2:
+            raise TrainingError(f"{name} is DFlash 2, which cannot be trained here")
+        if drafter.embedding is not None or drafter.head is not None:
+            raise TrainingError(f"{name} has an embedding or a head of its own")
+
     def decay(self, block_size: int) -> float:
         """Return the published γ of a block size."""
         nearest = min(_PUBLISHED_DECAY, key=lambda size: abs(size - block_size))
         return _PUBLISHED_DECAY[nearest] * block_size / nearest
-
-
-def refuse_untrainable(drafter: Drafter[DFlash], name: object) -> None:
-    """Raise TrainingError if a drafter has parts that training knows nothing of."""
-    if drafter.model.config.is_dflash2:
-        raise TrainingError(f"{name} is DFlash 2, which cannot be trained here")
-    if drafter.embedding is not None or drafter.head is not None:
-        raise TrainingError(f"{name} has an embedding or a head of its own")
 
 
 def _copy_layer(ours: DecoderLayer, theirs: DecoderLayer) -> None:

@@ -93,8 +93,10 @@ def draft_chains(
     config = model.config
     rows, length = batch.token_ids.shape
     blocks, width = anchors.shape[1], config.decoder.hidden_size
-    embedding = embedding.astype(model.fc.weight[...].dtype)
-    features = model.projection(batch.features.reshape(rows * length, -1))
+    # The projection may have another type, if it has no part in the step.
+    dtype = model.norm.scale[...].dtype
+    embedding, features = embedding.astype(dtype), batch.features.reshape(rows * length, -1)
+    features = features.astype(dtype) if batch.projected else model.projection(features)
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), rows)
     following = jnp.roll(batch.token_ids, -1, axis=1).reshape(-1)
     keys, values = (
@@ -126,6 +128,7 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         "Drafts token by token with one layer that starts from the target's hidden states and\n"
         "feeds on its own output (arXiv 2503.01840). Embedding and head are the target's."
     )
+    projection_parts: ClassVar = frozenset({"fc"})
 
     draft = staticmethod(draft_chains)
 
@@ -187,12 +190,17 @@ class Eagle3Recipe(Recipe[Eagle3Config, Eagle3]):
         self, config: Eagle3Config, earlier: Drafter[Eagle3], draft_ids: np.ndarray | None
     ) -> Eagle3:
         """Return a model that starts from an earlier drafter, whatever its draft vocabulary."""
-        if earlier.embedding is not None or earlier.head is not None:
-            raise TrainingError(f"{self.settings.init} has an embedding or a head of its own")
-        if config.fc_norm or config.norm_output or config.norm_before_fc:
-            raise TrainingError(f"{self.settings.init} has norms that cannot be trained here")
+        self.check_trainable(earlier, self.settings.init)
         earlier.model.config = config
         return earlier.model
+
+    def check_trainable(self, drafter: Drafter[Eagle3], name: object) -> None:
+        """Raise TrainingError if a drafter has parts that training knows nothing of."""
+        config = drafter.model.config
+        if drafter.embedding is not None or drafter.head is not None:
+            raise TrainingError(f"{name} has an embedding or a head of its own")
+        if config.fc_norm or config.norm_output or config.norm_before_fc:
+            raise TrainingError(f"{name} has norms that cannot be trained here")
 
     def decay(self, block_size: int) -> float:
         """Return the γ that gives the published weights; they do not depend on the block size."""

@@ -41,6 +41,8 @@ class Recipe(ABC, Generic[Config, Model]):
     settings: TrainSettings  # settings of the run
     method: ClassVar[MethodDefinition[Any]]  # the method, as the drafter defines it
     idea: ClassVar[str]  # how it drafts, for the model card
+    # The parts of its model that project features.
+    projection_parts: ClassVar[frozenset[str]]
 
     def initial_model(
         self, decoder: Decoder, target: Checkpoint, draft_ids: np.ndarray | None
@@ -90,6 +92,10 @@ class Recipe(ABC, Generic[Config, Model]):
         self, config: Config, earlier: Drafter[Model], draft_ids: np.ndarray | None
     ) -> Model:
         """Return a model that starts from an earlier drafter, as far as it fits."""
+
+    @abstractmethod
+    def check_trainable(self, drafter: Drafter[Model], name: object) -> None:
+        """Raise TrainingError if a drafter has parts that training knows nothing of."""
 
     @abstractmethod
     def draft(

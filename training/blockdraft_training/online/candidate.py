@@ -1,8 +1,8 @@
 """The weights that are being learned: their steps, each made of micro-batches, and their τ.
 
-The computations are those of `train dflash`, with these differences: gradients of micro-batches are
-added up, so that a step can wait between them; a step whose loss or gradients are not finite is
-discarded; and with projected features the projection is not trained.
+The computations are those of `blockdraft train`, with these differences: gradients of
+micro-batches are added up, so that a step can wait between them; a step whose loss or gradients are
+not finite is discarded; and with projected features the projection is not trained.
 """
 
 from dataclasses import replace
@@ -31,9 +31,6 @@ from blockdraft_training.methods.recipe import AnyRecipe, with_weights
 from blockdraft_training.online.traffic import Slice, padded
 from blockdraft_training.target import Frozen, as_cached
 
-# Projected features went through these already: DFlash's first linear map and its norm.
-_PROJECTION = frozenset({"fc", "hidden_norm"})
-
 
 class Candidate:
     """The state of the weights that are being learned, and all weights it began with."""
@@ -57,7 +54,8 @@ class Candidate:
         self.slots = model.config.block_size - 1
         schedule = optax.warmup_constant_schedule(0.0, learning_rate, warmup_steps)
         optimizer = make_optimizer(recipe.settings, schedule)
-        fixed_parts = _PROJECTION if projected else frozenset[str]()
+        # Projected features went through these already.
+        fixed_parts = recipe.projection_parts if projected else frozenset[str]()
         self.state = initial_state(model, optimizer, fixed_parts)
         self.start_params = nnx.to_pure_dict(nnx.state(model))
         self._matches_of = make_matches(recipe, model, complete=as_cached, dtype=dtype)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from blockdraft_drafter.dflash.model import DFlash
+from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.learning.comparison import (
     Comparison,
     SequenceGain,
@@ -33,11 +33,10 @@ from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.run import activation_dtype
-from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.online.candidate import Candidate
 from blockdraft_training.online.pace import Pace
+from blockdraft_training.online.parent import Parent, add_version, exported, find_parent
 from blockdraft_training.online.settings import LearnSettings
-from blockdraft_training.online.start import Start, add_version, exported, find_start
 from blockdraft_training.online.traffic import Slice, Traffic
 from blockdraft_training.target import HotVocabulary, freeze_shared
 
@@ -83,7 +82,6 @@ class Learner:
         )
         self._directory = settings.directory_for(self._target.fingerprint)
         self._store = VersionStore(self._directory)
-        self._recipe = DFlashRecipe(settings.as_run(self._directory))
         self.journal = Journal.read(self._directory) or Journal()
         self._generator = np.random.default_rng(0)
         self._logged = ""
@@ -93,39 +91,39 @@ class Learner:
     def run(self) -> None:
         """Learn until stopped; TrainingError or ModelError if the drafter can never learn."""
         while not self._stopped():
-            start = self._found_start()
-            if start is None:
+            parent = self._find_parent()
+            if parent is None:
                 self._sleep(self._schedule.idle_seconds)
             else:
-                self._learn_from(start)
+                self._learn_from(parent)
 
-    def _found_start(self) -> Start | None:
-        """Return the drafter to learn from; None if its version cannot be written or loaded."""
+    def _find_parent(self) -> Parent | None:
+        """Return the version to learn from; None if it cannot be written or loaded."""
         try:
             with self._writing("the first version"):
-                return find_start(self._store, self._settings, self._recipe, self._target)
+                return find_parent(self._store, self._settings, self._target)
         except VersionError as error:
             if str(error) != self._logged:
                 self._logged = str(error)
                 logger.warning("%s", error)
         return None
 
-    def _learn_from(self, start: Start) -> None:
+    def _learn_from(self, parent: Parent) -> None:
         """Make one candidate, until it is abandoned or another version serves."""
-        self._start = start
+        self._parent = parent
         samples = SampleStore(self._directory / "samples", 0)
-        self._traffic = Traffic(samples, start.form(self._target), self._settings)
+        self._traffic = Traffic(samples, parent.form(self._target), self._settings)
         piece = self._next_slice()
         if piece is None:
             return
-        vocab, draft_ids = self._target.config.vocab_size, start.drafter.draft_ids
+        vocab, draft_ids = self._target.config.vocab_size, parent.drafter.draft_ids
         hot = np.arange(vocab) if draft_ids is None else draft_ids
         self._candidate = Candidate(
-            self._recipe,
-            start.drafter.model,
+            parent.recipe,
+            parent.drafter.model,
             freeze_shared(self._shared, HotVocabulary.with_ids(hot, vocab)),
             projected=piece.projected,
-            learning_rate=self._settings.rate(from_nothing=start.from_nothing),
+            learning_rate=self._settings.rate(from_nothing=parent.from_nothing),
             warmup_steps=self._schedule.warmup_steps,
             dtype=self._dtype,
         )
@@ -153,7 +151,7 @@ class Learner:
         return None
 
     def _over(self) -> bool:
-        return self._stopped() or not self._start.still_serves(self._store)
+        return self._stopped() or not self._parent.still_serves(self._store)
 
     def _learn(self, piece: Slice) -> None:
         """Learn from a slice; end early if another version serves or learning is stopped."""
@@ -228,7 +226,7 @@ class Learner:
             self._promote(rounded, comparison)
         self._note()
 
-    def _compared(self, rounded: DFlash) -> Comparison | None:
+    def _compared(self, rounded: DraftModel) -> Comparison | None:
         """Return the comparison on held-out samples; None with too few, or if learning stopped."""
         candidate = self._candidate
         # A completion must be long enough for a verification.
@@ -248,39 +246,39 @@ class Learner:
             return results
 
         mine = gained(nnx.to_pure_dict(nnx.state(rounded)))
-        theirs = gained(self._base) if self._start.serves else self._schedule.paying
+        theirs = gained(self._base) if self._parent.serves else self._schedule.paying
         return None if self._stopped() else compare(mine, theirs)
 
-    def _promote(self, model: DFlash, comparison: Comparison) -> None:
+    def _promote(self, model: DraftModel, comparison: Comparison) -> None:
         """Let the candidate serve as it is; from now on it must surpass that version."""
         reason = (
             f"τ {comparison.new:.3f} instead of {comparison.old:.3f} on"
             f" {comparison.pairs} held-out sequences"
         )
-        number = None
+        version = None
         with self._writing("a version"):
             added = add_version(
                 self._store,
-                self._recipe,
+                self._parent.recipe,
                 model,
-                self._start.drafter.draft_ids,
+                self._parent.drafter.draft_ids,
                 kind="learned",
-                parent=self._start.as_version(self._store),
+                parent=self._parent.version.number,
                 held_out_tau=comparison.new,
                 parent_held_out_tau=comparison.old,
                 confidence=1 - comparison.luck,
                 reason=reason,
             )
-            number = self._store.promote(added.number, reason).number
+            version = self._store.promote(added.number, reason)
             self._store.prune(self._schedule.keep)
-        if number is None:
+        if version is None:
             self.journal.next_evaluation = self._candidate.step + 1
             self._sleep(self._schedule.idle_seconds)
             return
-        logger.info("version %d is promoted", number)
+        logger.info("version %d is promoted", version.number)
         self.journal.promoted += 1
-        self.journal.parent, self.journal.evaluations = number, 0
-        self._start = replace(self._start, version=number, serves=True)
+        self.journal.parent, self.journal.evaluations = version.number, 0
+        self._parent = replace(self._parent, version=version)
         self._base = nnx.to_pure_dict(nnx.state(model))
         self._save()
 
@@ -346,7 +344,7 @@ class Learner:
 
     def _resumed(self) -> Checkpoints:
         """Return the checkpoints; a candidate of this version resumes from the newest."""
-        if self.journal.parent == self._start.version and self.journal.next_evaluation:
+        if self.journal.parent == self._parent.version.number and self.journal.next_evaluation:
             try:
                 checkpoints = self._opened()
                 if checkpoints.latest is not None:
@@ -365,8 +363,8 @@ class Learner:
             "projected": self._candidate.projected,
             "shapes": [list(leaf.shape) for leaf in jax.tree.leaves(self._base)],
         }
-        return Checkpoints(self._recipe.settings.output, identity)
+        return Checkpoints(self._parent.recipe.settings.output, identity)
 
     def _forget(self) -> None:
-        self.journal.begin_candidate(self._start.version, self._schedule.first_evaluation)
-        shutil.rmtree(self._recipe.settings.output, ignore_errors=True)
+        self.journal.begin_candidate(self._parent.version.number, self._schedule.first_evaluation)
+        shutil.rmtree(self._parent.recipe.settings.output, ignore_errors=True)
