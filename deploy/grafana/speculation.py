@@ -163,18 +163,17 @@ SPECULATION = Dashboard(
                 Panel(
                     "Training steps",
                     {
-                        "{{instance}}": rate("drafter_learning_steps_total", "instance"),
+                        "{{instance}}": rate("trainer_steps_total", "instance"),
                         "{{instance}}, discarded": rate(
-                            "drafter_learning_thrown_away_steps_total", "instance"
+                            "trainer_thrown_away_steps_total", "instance"
                         ),
                     },
                     "reqps",
-                    "Of the trainer, as each drafter reads them in its folder; the loss or "
-                    "gradients of discarded steps were not finite.",
+                    "The loss or gradients of discarded steps were not finite.",
                 ),
                 Panel(
                     "Share of the time that training waits",
-                    {"{{instance}}": rate("drafter_learning_waited_seconds_total", "instance")},
+                    {"{{instance}}": rate("trainer_waited_seconds_total", "instance")},
                     "percentunit",
                     "While sequences are decoded; at 100 % the service is never idle, and nothing "
                     "is learned.",
@@ -183,8 +182,7 @@ SPECULATION = Dashboard(
                     "Time since the last step",
                     {
                         "{{instance}}": (
-                            "time() - "
-                            f"({series('drafter_learning_last_step_timestamp_seconds')} > 0)"
+                            f"time() - ({series('trainer_last_step_timestamp_seconds')} > 0)"
                         )
                     },
                     "s",
@@ -192,13 +190,13 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Training loss of the last step",
-                    {"{{instance}}": series("drafter_learning_loss")},
+                    {"{{instance}}": series("trainer_loss")},
                 ),
             ],
             [
                 Panel(
                     "Τ on held-out samples",
-                    {"{{drafter}}": series("drafter_learning_held_out_tau")},
+                    {"{{drafter}}": series("trainer_held_out_tau")},
                     description="At the last evaluation: of the candidate, and of the version that "
                     "served then. 0 before the first.",
                     threshold=1,
@@ -206,21 +204,21 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Training steps of the candidate",
-                    {"{{instance}}": series("drafter_learning_candidate_steps")},
+                    {"{{instance}}": series("trainer_candidate_steps")},
                     description="It restarts when a version is promoted by hand, and when a "
                     "candidate is abandoned.",
                 ),
                 Panel(
                     "Candidates",
                     {
-                        "evaluated": rate("drafter_learning_evaluations_total"),
-                        "{{outcome}}": rate("drafter_learning_candidates_total", "outcome"),
+                        "evaluated": rate("trainer_evaluations_total"),
+                        "{{outcome}}": rate("trainer_candidates_total", "outcome"),
                     },
                     "reqps",
                 ),
                 Panel(
                     "Training samples refused",
-                    {"{{instance}}": series("drafter_learning_refused_samples")},
+                    {"{{instance}}": series("trainer_refused_samples")},
                     description="Damaged, or of another target, other layers or another "
                     "projection.",
                 ),

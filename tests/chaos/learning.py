@@ -20,12 +20,12 @@ from tests.supervised import process_ids
 
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.samples import SampleStore
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_drafter.sources import load_any, obtain_drafter
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_server.supervise.supervisor import Supervisor
+from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.run import CONFIGURATION
 from blockdraft_training.online.settings import LearnSettings
 
@@ -166,7 +166,7 @@ class Watch:
 
     def steps(self) -> int:
         """Return how many steps the trainer has made, but for those that it has not told of."""
-        return (Journal.read(self._directory) or Journal()).total_steps
+        return Journal.read(self._directory).total_steps
 
     def _poll(self) -> None:
         self.recorded.update(self._samples.names())

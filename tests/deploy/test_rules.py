@@ -61,7 +61,7 @@ HEALTHY: Series = {
     'verifier_numerics_classes{dtype="bfloat16"}': steady(1),
     'verifier_numerics_classes{dtype="float32"}': steady(0),
     "drafter_recompilations_total{}": rising(0),
-    "drafter_learning_steps_total{}": rising(0),
+    "trainer_steps_total{}": rising(0),
     'drafter_training_samples_total{outcome="written"}': rising(0),
     "verifier_running_sequences{}": steady(4),
     "verifier_waiting_sequences{}": steady(0),
@@ -83,7 +83,6 @@ PAGE, TICKET = {"severity": "page"}, {"severity": "ticket"}
 BURNS = [{**PAGE, "window": "1h"}, {**PAGE, "window": "6h"}, {**TICKET, "window": "3d"}]
 SERVER = {"namespace": "blockdraft", "instance": "pod:9100"}
 VERIFIER = {"namespace": "blockdraft", "instance": "pod:9101"}
-DRAFTER = {"namespace": "blockdraft", "instance": "pod:9102"}
 FAILED = 'server_requests_total{outcome="unavailable"}'
 FIRST = 'server_time_to_first_token_seconds_bucket{le="2.5"}'
 HELD = "server_event_loop_longest_hold_seconds{}"
@@ -95,7 +94,7 @@ REPAIRS = 'verifier_sync_repairs_total{cause="stream_broken"}'
 COMPILED, ONCE = "verifier_recompilations_total{}", "0x30 1x90"
 CLASSES = 'verifier_numerics_classes{dtype="bfloat16"}'
 RECORDED_SEQUENCES = 'drafter_training_samples_total{outcome="written"}'
-LEARNED = "drafter_learning_steps_total{}"
+LEARNED = "trainer_steps_total{}"
 # What differs from health, after how many minutes, and the labels of the alerts that then fire.
 SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
     ("ErrorBudgetBurns", {FAILED: rising(10)}, 8 * HOUR, BURNS),
@@ -125,7 +124,7 @@ SCENARIOS: list[tuple[str, Series | None, int, list[dict[str, str]]]] = [
     ("DrafterLate", {LATE: rising(2), DRAFTS: rising(1)}, HOUR, [{**TICKET, **VERIFIER}]),
     # Late now and then, as any drafter is on a busy machine.
     ("DrafterLate", {LATE: rising(2)}, HOUR, []),
-    ("LearningStopped", {RECORDED_SEQUENCES: rising(1)}, 8 * HOUR, [{**TICKET, **DRAFTER}]),
+    ("LearningStopped", {RECORDED_SEQUENCES: rising(1)}, 8 * HOUR, [TICKET]),
     ("LearningStopped", {RECORDED_SEQUENCES: rising(1)}, 5 * HOUR, []),
     # A step at night, when nobody asks, is enough.
     (
@@ -157,7 +156,7 @@ def inputs(changes: Series | None) -> list[dict[str, str]]:
     found = []
     for series, values in {**HEALTHY, **changes}.items():
         name, _, labels = series.partition("{")
-        port = {"server": 9100, "verifier": 9101, "drafter": 9102}[name.split("_")[0]]
+        port = 9100 + ("server", "verifier", "drafter", "trainer").index(name.split("_")[0])
         more = "," if labels != "}" else ""
         where = f'{LABELS},instance="pod:{port}"{more}{labels}'
         found.append({"series": f"blockdraft_{name}{{{where}", "values": values})

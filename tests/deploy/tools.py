@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_server.metrics import ServerMetrics
+from blockdraft_training.online.metrics import TrainerMetrics
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +139,13 @@ def panels(name: str) -> list[dict[str, Any]]:
 def registered() -> frozenset[str]:
     """Return every series name of the project's own metrics."""
     registry = CollectorRegistry()
-    for metrics in (ServerMetrics, VerifierMetrics, DrafterMetrics, LearningMetrics):
+    for metrics in (
+        ServerMetrics,
+        VerifierMetrics,
+        DrafterMetrics,
+        LearningMetrics,
+        TrainerMetrics,
+    ):
         metrics(registry)
     return frozenset(
         family.name + suffix for family in registry.collect() for suffix in _SUFFIXES[family.type]
@@ -147,4 +154,4 @@ def registered() -> frozenset[str]:
 
 def names_in(expression: str) -> set[str]:
     """Return the names of this project's metrics in a query."""
-    return set(re.findall(r"blockdraft_(?:server|verifier|drafter)_\w+", expression))
+    return set(re.findall(r"blockdraft_(?:server|verifier|drafter|trainer)_\w+", expression))

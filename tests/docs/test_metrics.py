@@ -1,4 +1,4 @@
-"""docs/metrics.md lists the metrics of the three processes, no more and no less."""
+"""docs/metrics.md lists the metrics of all processes, no more and no less."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,7 @@ from tests.docs.pages import blocks, code, read, rows, section
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_server.metrics import ServerMetrics
+from blockdraft_training.online.metrics import TrainerMetrics
 from blockdraft_verifier.engine.metrics import VerifierMetrics
 
 PROCESSES: dict[str, Callable[[CollectorRegistry], Any]] = {
@@ -20,6 +21,7 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], Any]] = {
     "Verifier": VerifierMetrics,
     "Drafter": DrafterMetrics,
     "Learning": LearningMetrics,
+    "Trainer": TrainerMetrics,
 }
 # The page says that names tell the type.
 SUFFIX = {"counter": "_total", "gauge": "", "histogram": "_bucket"}

@@ -12,7 +12,6 @@ from tests.server.support import running_server, settings_for
 from tests.verifier.support import CONFIG, Outcome, decode, random_requests
 
 from blockdraft_drafter.learning.comparison import SequenceGain
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_server.keys import digest_of
@@ -115,21 +114,6 @@ def test_weights_that_are_no_numbers_are_refused(learning: Learning) -> None:
     assert learning.count("version_changes_total", kind="refused") == 1
     learning.poll()
     assert learning.count("version_changes_total", kind="refused") == 1
-
-
-@pytest.mark.usefixtures("cold")
-def test_what_the_trainer_does_is_shown(learning: Learning) -> None:
-    learning.poll()
-    Journal(total_steps=3, tau=1.5).write(learning.directory)
-    learning.poll()
-    assert learning.count("learning_steps_total") == 3
-    assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
-    (learning.directory / "journal.json").write_text("no journal", encoding="utf-8")
-    number = learning.promoted(1)
-    learning.poll()
-    # It stays as it was, and keeps no version from being taken over.
-    assert learning.count("learning_held_out_tau", drafter="candidate") == 1.5
-    assert learning.learner.serving.number == number
 
 
 @pytest.mark.usefixtures("cold")

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import Version, VersionStore
 from blockdraft_runtime.configuration.command import Configuration
 from blockdraft_training.command import (
@@ -16,6 +15,7 @@ from blockdraft_training.command import (
     add_subcommands,
     run_subcommand,
 )
+from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.run import CONFIGURATION, run_learner
 from blockdraft_training.online.settings import FolderSettings
 
@@ -48,7 +48,7 @@ def _list(args: argparse.Namespace) -> int:
     number = None if current is None else current.number
     samples = SampleStore(directory / "samples", 0)
     count, size = len(samples.names()), samples.size_bytes()
-    journal = Journal.read(directory) or Journal()
+    journal = Journal.read(directory)
     if args.json:
         summary = {
             "directory": str(directory),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from blockdraft_drafter.learning.comparison import SequenceGain, acceptance_length
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.probation import Probation
 from blockdraft_drafter.learning.recorder import GrowingSample, Recorder
 from blockdraft_drafter.learning.rehearsal import rehearse
@@ -99,7 +98,7 @@ class ServingLearner:
                 logger.exception("learning failed; drafting goes on")
 
     async def poll(self) -> None:
-        """Publish the journal, roll back if the version that drafts is too bad, or load another."""
+        """Roll back if the version that drafts is too bad, or load another."""
         prepared = await asyncio.to_thread(self._poll)
         if prepared is not None:
             self._swap(*prepared)
@@ -115,9 +114,6 @@ class ServingLearner:
         if self._too_bad is not None:
             reason, self._too_bad = self._too_bad, None
             self._roll_back(reason)
-        journal = Journal.read(self._store.directory)
-        if journal is not None:
-            self._metrics.learned(journal)
         version = self._store.current()
         if version is None or version.number in (self.serving.number, *self._refused):
             return None

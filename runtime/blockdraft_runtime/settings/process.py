@@ -9,6 +9,9 @@ from blockdraft_runtime.configuration.definition import check, required, setting
 
 DEFAULT_TARGET = "smollm2-135m"
 TARGET_HELP = "target model: a known name, a directory, a `.gguf` file or a hub id"
+METRICS_ADDRESS_HELP = (
+    "where metrics are served, without encryption or authentication; `0.0.0.0`: on every interface"
+)
 SEQUENCES_HELP = "maximum sequences at once; a drafter leaves those beyond to plain decoding"
 MODEL_LEN_HELP = (
     "maximum tokens of one sequence, prompt and completion together; unset: the model's own limit, "
@@ -76,11 +79,7 @@ class ProcessSettings:
         "where to listen, `host:port` or `unix:/path`", flag="listen", common=True
     )
     metrics_port: int | None = setting(None, "port of the Prometheus metrics", common=True)
-    metrics_address: str = setting(
-        "127.0.0.1",
-        "where metrics are served, without encryption or authentication; `0.0.0.0`: on every "
-        "interface",
-    )
+    metrics_address: str = setting("127.0.0.1", METRICS_ADDRESS_HELP)
     drain_seconds: float = setting(
         30.0, "how long calls in flight may go on after SIGTERM", flag="drain-timeout", minimum=0
     )

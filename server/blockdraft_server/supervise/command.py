@@ -177,6 +177,9 @@ def refuse_taken_ports(plan: ServePlan) -> None:
             if process.metrics_port is not None:
                 address = f"{process.metrics_address}:{process.metrics_port}"
                 refuse_taken_port("--metrics-port", address)
+    if plan.learns and plan.trainer_metrics_port is not None:
+        address = f"{plan.verifier.process.metrics_address}:{plan.trainer_metrics_port}"
+        refuse_taken_port("--metrics-port", address)
 
 
 def refuse_taken_port(flag: str, address: str) -> None:

@@ -86,8 +86,8 @@ class ServeSettings:
     )
     metrics_port: int | None = setting(
         None,
-        "port of the server's Prometheus metrics; verifier, drafter and further servers take the "
-        "next ones, in this order",
+        "port of the server's Prometheus metrics; verifier, drafter, further servers and trainer "
+        "take the next ones, in this order",
         minimum=1,
         common=True,
     )
@@ -254,6 +254,13 @@ class ServePlan:
         return children
 
     @property
+    def trainer_metrics_port(self) -> int | None:
+        """The trainer's metrics port, behind those of all others; None without metrics."""
+        if self.drafter is None or self.drafter.process.metrics_port is None:
+            return None
+        return self.drafter.process.metrics_port + (self.server.servers if self.server else 1)
+
+    @property
     def learns(self) -> bool:
         """Whether a trainer is started."""
         return self.drafter is not None and self.drafter.learning.enabled and not self.follows
@@ -272,6 +279,9 @@ class ServePlan:
             host = metrics.metrics_address
             host = "127.0.0.1" if host == "0.0.0.0" else host
             flags.append(f"--watch=http://{host}:{metrics.metrics_port}/metrics")
+        if self.trainer_metrics_port is not None:
+            flags.append(f"--metrics-port={self.trainer_metrics_port}")
+            flags.append(f"--metrics-address={metrics.metrics_address}")
         return ChildSpec(
             name="trainer",
             command=(sys.executable, "-m", TRAINER_MODULE, *flags),

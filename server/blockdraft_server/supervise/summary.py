@@ -99,8 +99,6 @@ def _drafter(plan: ServePlan, description: verifier_pb2.VerifierServiceDescribeR
         words += ", in the verifier's process"
     if plan.learns:
         words += ", learns from requests"
-        if automatic:
-            words += " (only DFlash can; EAGLE-3 may draft faster)"
     return f"{words}; {beside}" if beside else words
 
 

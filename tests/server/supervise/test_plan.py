@@ -56,7 +56,8 @@ def test_learning_starts_a_trainer_that_watches_the_verifier(tmp_path: Path) -> 
     assert trainer.command[1:3] == ("-m", "blockdraft_training.online")
     assert set(trainer.command[3:]) == {
         *("--target=t", "--drafter=d", f"--directory={tmp_path}"),
-        "--watch=http://127.0.0.1:9101/metrics",
+        *("--watch=http://127.0.0.1:9101/metrics", "--metrics-port=9103"),
+        "--metrics-address=127.0.0.1",
     }
     assert trainer.environment is not None
     # It must not take a chip.

@@ -50,8 +50,7 @@ def test_all_that_one_asks_first() -> None:
         (
             ("--learn",),
             inference_pb2.DraftModel(method="dflash", block_size=8),
-            "DFlash, block of 8, untrained, learns from requests (only DFlash can; EAGLE-3 may "
-            "draft faster); prompt lookup",
+            "DFlash, block of 8, untrained, learns from requests; prompt lookup",
         ),
         (
             ("--target", "Qwen/Qwen3-8B"),

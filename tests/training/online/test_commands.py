@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.drafter.learning.kept import Kept, sample
 
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_training import learn_command
+from blockdraft_training.online.journal import Journal
 
 
 def learn(*words: str, directory: Path) -> int:

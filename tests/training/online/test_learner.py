@@ -24,13 +24,13 @@ from tests.training.pair import Pair
 from blockdraft_drafter.checkpoint import load_drafter
 from blockdraft_drafter.compiled.definition import DraftModel
 from blockdraft_drafter.dflash.model import DFLASH
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.samples import TrainingSample
 from blockdraft_drafter.learning.versions import VersionStore, copy_checkpoint
 from blockdraft_drafter.sources import METHODS, AnyMethod
 from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.online.candidate import Candidate
+from blockdraft_training.online.journal import Journal
 from blockdraft_training.online.learner import Learner
 from blockdraft_training.online.pace import Pace
 
@@ -80,7 +80,7 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_pe
 
     def watched(learner: Learner) -> bool:
         if not seen or not seen[-1].total_steps:
-            seen.append(Journal.read(tmp_path) or Journal())
+            seen.append(Journal.read(tmp_path))
         return promoted(learner)
 
     first = learn(settings, watched).journal

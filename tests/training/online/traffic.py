@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from prometheus_client import CollectorRegistry
 from tests.drafter.learning.kept import Kept
 from tests.models.builders import run_dense
 from tests.training.pair import Pair
@@ -20,6 +21,7 @@ from blockdraft_training.methods.dflash import DFlashRecipe
 from blockdraft_training.methods.eagle3 import Eagle3Recipe
 from blockdraft_training.methods.recipe import AnyRecipe
 from blockdraft_training.online.learner import Learner
+from blockdraft_training.online.metrics import TrainerMetrics
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.settings import LearnSettings, Schedule
 
@@ -90,8 +92,12 @@ def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any
 def learn(settings: LearnSettings, until: Callable[[Learner], bool], **more: Any) -> Learner:
     """Learn until something is true; with nothing else to wait for."""
     learners: list[Learner] = []
-    pace = Pace(lambda: False, 0.0)
-    learner = Learner(settings, pace, lambda: bool(learners and until(learners[0])), **more)
+    pace, metrics = Pace(lambda: False, 0.0), TrainerMetrics(CollectorRegistry())
+
+    def stopped() -> bool:
+        return bool(learners and until(learners[0]))
+
+    learner = Learner(settings, pace, metrics, stopped, **more)
     learners.append(learner)
     learner.run()
     return learner

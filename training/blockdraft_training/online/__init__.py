@@ -2,7 +2,6 @@
 
 Read `run` (the process), `learner` (one candidate after another), `parent` (the version where each
 begins), `traffic` (training samples as rows with features), `candidate` (its steps and its τ),
-`pace` (when it may compute), `settings`. Whether a candidate is better says `comparison` of
-`blockdraft_drafter.learning`. It keeps a journal, which the drafter publishes as metrics:
-`blockdraft_drafter.learning.journal`.
+`pace` (when it may compute), `journal` and `metrics` (how far it is), `settings`. Whether a
+candidate is better says `comparison` of `blockdraft_drafter.learning`.
 """

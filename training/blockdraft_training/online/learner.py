@@ -25,7 +25,6 @@ from blockdraft_drafter.learning.comparison import (
     allowed_error,
     compare,
 )
-from blockdraft_drafter.learning.journal import Journal
 from blockdraft_drafter.learning.samples import SampleStore
 from blockdraft_drafter.learning.versions import VersionError, VersionStore
 from blockdraft_models.weights.loading import load_embedding_and_head
@@ -34,6 +33,8 @@ from blockdraft_training.errors import TrainingError
 from blockdraft_training.loop.checkpoints import Checkpoints
 from blockdraft_training.loop.run import activation_dtype
 from blockdraft_training.online.candidate import Candidate
+from blockdraft_training.online.journal import Journal
+from blockdraft_training.online.metrics import TrainerMetrics
 from blockdraft_training.online.pace import Pace
 from blockdraft_training.online.parent import Parent, add_version, exported, find_parent
 from blockdraft_training.online.settings import LearnSettings
@@ -51,8 +52,6 @@ _LEAST_SEQUENCES = 8
 # Steps between two evaluations, as a share of the steps made: so few evaluations are made that the
 # chance of being wrong that is left for one does not become too small.
 _GROWTH = 0.25
-# As often as the drafter reads the journal.
-_NOTE_SECONDS = 1.0
 
 
 class _AbandonedError(Exception):
@@ -66,6 +65,7 @@ class Learner:
         self,
         settings: LearnSettings,
         pace: Pace,
+        metrics: TrainerMetrics,
         stopped: Callable[[], bool],
         *,
         sleep: Callable[[float], object] = time.sleep,
@@ -75,18 +75,18 @@ class Learner:
         `pace` says when to compute, `stopped` whether to end; `sleep` may end early when stopped.
         """
         self._settings, self._schedule = settings, settings.schedule
-        self._pace, self._stopped, self._sleep = pace, stopped, sleep
+        self._pace, self._metrics, self._stopped, self._sleep = pace, metrics, stopped, sleep
         self._dtype = activation_dtype(settings.dtype)
         self._shared, self._target = load_embedding_and_head(
             resolve_target(settings.target), dtype=self._dtype
         )
         self._directory = settings.directory_for(self._target.fingerprint)
         self._store = VersionStore(self._directory)
-        self.journal = Journal.read(self._directory) or Journal()
+        self.journal = Journal.read(self._directory)
+        metrics.publish(self.journal)
         self._generator = np.random.default_rng(0)
         self._logged = ""
         self._unwritten: set[str] = set()
-        self._noted_at = -_NOTE_SECONDS
 
     def run(self) -> None:
         """Learn until stopped; TrainingError or ModelError if the drafter can never learn."""
@@ -159,7 +159,7 @@ class Learner:
         per_step = self._schedule.batch_size // self._schedule.micro_batch_size
         for begin in range(0, len(batches), per_step):
             for numbers in batches[begin : begin + per_step]:
-                self._wait()
+                self._pace.wait(self._stopped)
                 if self._over():
                     return
                 self._candidate.add(piece.builder(numbers)(numbers))
@@ -174,7 +174,7 @@ class Learner:
         self._bad_steps = 0
         journal.steps, journal.loss, journal.stepped_at = step, loss, time.time()
         journal.total_steps += 1
-        self._note_now_and_then()
+        self._note()
         if step >= journal.next_evaluation:
             self._evaluate()
         if step % self._schedule.checkpoint_every == 0:
@@ -239,7 +239,7 @@ class Learner:
         def gained(params: Any) -> list[SequenceGain]:
             results = []
             for number in range(count):
-                self._wait()
+                self._pace.wait(self._stopped)
                 if self._stopped():
                     break
                 results.append(candidate.gained(params, held_out, number))
@@ -292,23 +292,9 @@ class Learner:
         pause = self._schedule.idle_seconds / self.journal.rate
         self._sleep(min(_LONGEST_PAUSE_SECONDS, pause))
 
-    def _wait(self) -> None:
-        """Wait until nothing is decoded; the journal shows the wait meanwhile."""
-
-        def stopped() -> bool:
-            self._note_now_and_then()
-            return self._stopped()
-
-        self._pace.wait(stopped)
-
-    def _note_now_and_then(self) -> None:
-        if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
-            self._note()
-
     def _note(self) -> None:
-        self._noted_at = time.monotonic()
-        self.journal.waited_seconds = self._pace.waited_seconds
         self.journal.samples_refused = self._traffic.refused.total()
+        self._metrics.publish(self.journal)
         with self._writing("the journal"):
             self.journal.write(self._directory)
 

@@ -22,19 +22,22 @@ _POLL_SECONDS = 0.05
 
 
 class Pace:
-    """Waits until nothing is decoded, and adds up the time: `waited_seconds`."""
+    """Waits until nothing is decoded, and reports the time."""
 
     def __init__(
         self,
         busy: Callable[[], bool],
         settle_seconds: float,
+        waited: Callable[[float], object] = lambda seconds: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Wait while `busy`, and then until nothing has been busy for `settle_seconds`."""
-        self.waited_seconds = 0.0
-        self._busy, self._settle = busy, settle_seconds
+        """Wait while `busy`, and then until nothing has been busy for `settle_seconds`.
+
+        `waited` is called with the seconds of each part of a wait.
+        """
+        self._busy, self._settle, self._waited = busy, settle_seconds, waited
         self._clock, self._sleep = clock, sleep
 
     def wait(self, stopped: Callable[[], bool]) -> None:
@@ -45,7 +48,7 @@ class Pace:
         while now < ready_at and not stopped():
             self._sleep(_POLL_SECONDS)
             before, now = now, self._clock()
-            self.waited_seconds += now - before
+            self._waited(now - before)
             if self._busy():
                 ready_at = math.inf
             elif ready_at == math.inf:

@@ -49,17 +49,27 @@ def learn(settings: LearnSettings) -> int:
         # Read by XLA's CPU client when it makes its threads.
         os.environ["NPROC"] = str(settings.threads)
     # Imported here: `--help` must not wait for jax, nor jax make its threads before.
+    from prometheus_client import REGISTRY, start_http_server
+
     from blockdraft_models.executables import keep_executables
     from blockdraft_training.online.learner import Learner
+    from blockdraft_training.online.metrics import TrainerMetrics
     from blockdraft_training.online.pace import Pace, Verifiers
 
     keep_executables()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    pace = Pace(Verifiers(settings.watch).busy, settings.schedule.settle_seconds)
+    metrics = TrainerMetrics(REGISTRY)
+    pace = Pace(
+        Verifiers(settings.watch).busy,
+        settings.schedule.settle_seconds,
+        metrics.waited_seconds.inc,
+    )
     try:
-        learner = Learner(settings, pace, stop.is_set, sleep=stop.wait)
+        if settings.metrics_port is not None:
+            start_http_server(settings.metrics_port, settings.metrics_address)
+        learner = Learner(settings, pace, metrics, stop.is_set, sleep=stop.wait)
         logger.info("learning for target %s", settings.target)
         learner.run()
     except (TrainingError, ModelError) as error:

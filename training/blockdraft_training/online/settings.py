@@ -5,7 +5,12 @@ from pathlib import Path
 
 from blockdraft_models.cache import default_cache_dir
 from blockdraft_runtime.configuration.definition import check, setting
-from blockdraft_runtime.settings.process import DEFAULT_TARGET, TARGET_HELP, Dtype
+from blockdraft_runtime.settings.process import (
+    DEFAULT_TARGET,
+    METRICS_ADDRESS_HELP,
+    TARGET_HELP,
+    Dtype,
+)
 from blockdraft_training.settings import DFlashSettings
 
 # A drafter that drafts well is changed little by little; one made of the target's layers has
@@ -71,6 +76,10 @@ class LearnSettings(FolderSettings):
         " learning pauses while they decode",
         metavar="URL",
     )
+    metrics_port: int | None = setting(
+        None, "port of the trainer's own Prometheus metrics", minimum=1
+    )
+    metrics_address: str = setting("127.0.0.1", METRICS_ADDRESS_HELP)
     threads: int | None = setting(
         None, "cores that a step may use on CPU; unset: all, at the lowest priority", minimum=1
     )
