@@ -18,9 +18,9 @@ from blockdraft_drafter.compiled import buffer
 from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.programs import Capacity
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
-from blockdraft_drafter.learning.start import begin_learning, make_learner
+from blockdraft_drafter.learning.serving import ServingVersion
+from blockdraft_drafter.learning.start import begin_learning
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.service import DrafterService, LoadedMethod
 from blockdraft_drafter.session import SlotPool
@@ -92,7 +92,7 @@ class DrafterApp:
         folder = socket_folder(settings.process.address)
         self.service = DrafterService(self._metrics, folder, self._fail)
         self._counts = LearningMetrics(registry, self.service.show_build)
-        self._learner: ServingLearner | None = None
+        self._serving: ServingVersion | None = None
         self._learning: asyncio.Task[None] | None = None
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -114,9 +114,9 @@ class DrafterApp:
         )
         loaded = await self.loading.run(load)
         self.service.serve(loaded)
-        self._learner = loaded.learner
-        if self._learner is not None:
-            self._learning = asyncio.create_task(self._learner.run())
+        self._serving = loaded.serving
+        if self._serving is not None:
+            self._learning = asyncio.create_task(self._serving.run())
 
     async def drain(self) -> None:
         """Refuse calls and end the streams."""
@@ -126,8 +126,8 @@ class DrafterApp:
         """Write the training samples; no call is in flight any more."""
         if self._learning is not None:
             self._learning.cancel()
-        if self._learner is not None:
-            await asyncio.to_thread(self._learner.close)
+        if self._serving is not None:
+            await asyncio.to_thread(self._serving.close)
 
     def inspect(self) -> Mapping[str, object]:
         """Return the state of the service, or of loading until it serves."""
@@ -209,10 +209,8 @@ def load_method(
         time.perf_counter() - loaded,
         1e3 * method.step_seconds[0],
     )
-    learner = None
-    if learning is not None:
-        learner = make_learner(learning, settings, method, checkpoint, dtype, counts)
-    return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint, learner)
+    serving = None if learning is None else learning.serve(method, counts)
+    return LoadedMethod(method, SlotPool(settings.max_sequences), checkpoint.fingerprint, serving)
 
 
 def _most_positions(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import numpy as np
 
-from blockdraft_drafter.learning.learner import ServingLearner
+from blockdraft_drafter.learning.observer import StreamObserver
+from blockdraft_drafter.learning.serving import ServingVersion
 from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, MethodLostError
 from blockdraft_drafter.metrics import DrafterMetrics
 from blockdraft_drafter.requests import data_type
@@ -42,7 +43,7 @@ class LoadedMethod:
     method: DraftMethod
     pool: SlotPool
     target_fingerprint: str
-    learner: ServingLearner | None = None
+    serving: ServingVersion | None = None  # of a drafter that learns
 
 
 class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
@@ -76,14 +77,14 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
         """Return the state of the method and its streams, for JSON; empty while it loads."""
         if self._loaded is None:
             return {}
-        spec, pool, learner = self._loaded.method.spec, self._loaded.pool, self._loaded.learner
+        spec, pool, serving = self._loaded.method.spec, self._loaded.pool, self._loaded.serving
         return {
             "drafter": f"{spec.name}:{spec.fingerprint}",
             "draining": self._draining.is_set(),
             "slots": {"used": pool.used, "total": pool.size, "generation": pool.generation},
             "step_milliseconds": [1e3 * seconds for seconds in self._loaded.method.step_seconds],
             "streams": [session.state() for session in self._sessions],
-            "learning": None if learner is None else learner.state(),
+            "learning": None if serving is None else serving.state(),
         }
 
     @property
@@ -147,15 +148,15 @@ class DrafterService(drafter_pb2_grpc.DrafterServiceServicer):
             step_seconds=loaded.method.step_seconds,
             shortest_step_seconds=loaded.method.shortest_step_seconds,
             projection=self._projection,
-            learns=loaded.learner is not None,
-            version=None if loaded.learner is None else loaded.learner.serving,
+            learns=loaded.serving is not None,
+            version=None if loaded.serving is None else loaded.serving.message,
         )
 
     def open(self, shared: mmap.mmap | None) -> Session:
         """Begin a stream whose features may be in `shared` memory; `close` must follow."""
         loaded = self.loaded
-        learner = None if loaded.learner is None else loaded.learner.stream()
-        session = Session(loaded.method, loaded.pool, shared, learner)
+        observer = None if loaded.serving is None else StreamObserver(loaded.serving)
+        session = Session(loaded.method, loaded.pool, shared, observer)
         self._sessions.add(session)
         return session
 

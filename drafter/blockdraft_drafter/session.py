@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from blockdraft_drafter.learning.learner import StreamLearner
+from blockdraft_drafter.learning.observer import StreamObserver
 from blockdraft_drafter.method import DraftCacheLostError, DraftMethod, DraftRow, Recycled
 from blockdraft_drafter.requests import (
     SequenceRefusedError,
@@ -80,14 +80,14 @@ class Session:
         method: DraftMethod,
         pool: SlotPool,
         shared: mmap.mmap | None = None,
-        learner: StreamLearner | None = None,
+        observer: StreamObserver | None = None,
     ) -> None:
         """Start before step 1, with no sequence.
 
         Method and pool are shared by the streams of the process; in `shared` memory the verifier
         may leave features.
         """
-        self._learner = learner
+        self._observer = observer
         self._shared = shared
         self._method = method
         self._pool = pool
@@ -121,8 +121,8 @@ class Session:
             self._generation = self._pool.generation
         for sequence_id in request.released_sequence_ids:
             self._release(sequence_id)
-            if self._learner is not None:
-                self._learner.released(sequence_id)
+            if self._observer is not None:
+                self._observer.released(sequence_id)
 
         response = drafter_pb2.DraftResponse(step_id=request.step_id)
         accepted = self._admit(request, response)
@@ -141,10 +141,10 @@ class Session:
                 context_length=cache.length,
                 token_ids=draft,
             )
-            if self._learner is not None:
-                self._learner.stepped(sequence, row.features, draft)
-        if self._learner is not None:
-            self._learner.sign(response)
+            if self._observer is not None:
+                self._observer.stepped(sequence, row.features, draft)
+        if self._observer is not None:
+            self._observer.sign(response)
         response.timings.compute_time.FromNanoseconds(int((computed - computing) * 1e9))
         response.timings.total_time.FromNanoseconds(int((time.perf_counter() - started) * 1e9))
         return response
@@ -152,8 +152,8 @@ class Session:
     def close(self) -> None:
         """Give all slots back; the stream has ended."""
         self._release_all()
-        if self._learner is not None:
-            self._learner.close()
+        if self._observer is not None:
+            self._observer.close()
 
     def _release_all(self) -> None:
         for sequence_id in list(self._caches):

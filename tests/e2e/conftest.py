@@ -44,4 +44,4 @@ def learning(
         drafter = str(tmp_path / "eagle3")
     learning = begin(learning_target, tmp_path / "learn", drafter)
     yield learning
-    learning.learner.close()
+    learning.serving.close()

@@ -17,9 +17,10 @@ from blockdraft_drafter.app import load_method
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.observer import StreamObserver
 from blockdraft_drafter.learning.samples import SampleStore, TrainingSample
+from blockdraft_drafter.learning.serving import ServingVersion
 from blockdraft_drafter.learning.versions import VersionStore
 from blockdraft_drafter.service import LoadedMethod
 from blockdraft_drafter.sources import load_any
@@ -47,9 +48,9 @@ class Learning:
     loaded: LoadedMethod
 
     @property
-    def learner(self) -> ServingLearner:
-        assert self.loaded.learner is not None
-        return self.loaded.learner
+    def serving(self) -> ServingVersion:
+        assert self.loaded.serving is not None
+        return self.loaded.serving
 
     @property
     def store(self) -> VersionStore:
@@ -66,11 +67,11 @@ class Learning:
         return self.store.promoted()[0].number
 
     def engine(self) -> Engine:
-        link = SessionLink(self.loaded.method, learn=self.learner.stream)
+        link = SessionLink(self.loaded.method, learn=lambda: StreamObserver(self.serving))
         return make_engine(self.target.decoder, link)
 
     def poll(self) -> None:
-        asyncio.run(self.learner.poll())
+        asyncio.run(self.serving.poll())
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"blockdraft_drafter_{name}", labels) or 0.0
@@ -98,8 +99,8 @@ class Learning:
         return number
 
     def recorded(self) -> list[TrainingSample]:
-        closed(self.learner._recorder)
-        self.learner.close()
+        closed(self.serving.recorder)
+        self.serving.close()
         samples = SampleStore(self.directory / "samples", 1)
         return [samples.read(name) for name in samples.names()]
 

@@ -46,7 +46,7 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
     assert engine.metrics.repair_count() == 0
     assert steps > 14
     assert versions >= {1, 2, 3}
-    assert learning.learner.serving.number == 2
+    assert learning.serving.message.number == 2
     assert learning.count("version_changes_total", kind="swapped") == 3
     assert learning.count("version") == 2
     verified = learning.count("version_verifications_total", version="2", context="older")
@@ -110,7 +110,7 @@ def test_weights_that_are_no_numbers_are_refused(learning: Learning) -> None:
     assert learning.method.spec.fingerprint == before
     assert learning.store.read(number).state == "rejected"
     assert "not finite" in learning.store.read(number).reason
-    assert learning.current == learning.learner.serving.number == 1
+    assert learning.current == learning.serving.message.number == 1
     assert learning.count("version_changes_total", kind="refused") == 1
     learning.poll()
     assert learning.count("version_changes_total", kind="refused") == 1
@@ -120,11 +120,11 @@ def test_weights_that_are_no_numbers_are_refused(learning: Learning) -> None:
 def test_a_damaged_store_changes_nothing(learning: Learning) -> None:
     number = learning.promoted(1)
     learning.poll()
-    assert learning.learner.serving.number == number
+    assert learning.serving.message.number == number
     record = learning.store.path(number) / "version.json"
     record.write_text(record.read_text()[: len(record.read_text()) // 2])
     learning.poll()
-    assert learning.learner.serving.number == 1
+    assert learning.serving.message.number == 1
     broken = learning.learned(2)
     weights = learning.store.path(broken) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
@@ -133,22 +133,22 @@ def test_a_damaged_store_changes_nothing(learning: Learning) -> None:
     assert learning.store.read(broken).state == "rejected"
     shutil.rmtree(learning.directory)
     learning.poll()
-    assert learning.learner.serving.number == 1
+    assert learning.serving.message.number == 1
 
 
 @pytest.mark.usefixtures("cold")
 def test_it_goes_back_by_itself_when_less_is_accepted(learning: Learning) -> None:
     for _ in range(200):
-        learning.learner.ended(1, SequenceGain(40, 20))
-        learning.learner.ended(1, SequenceGain(30, 20))
+        learning.serving.ended(1, SequenceGain(40, 20))
+        learning.serving.ended(1, SequenceGain(30, 20))
     number = learning.promoted(1)
     learning.poll()
-    assert learning.learner.serving.number == number
+    assert learning.serving.message.number == number
     for _ in range(32):
-        learning.learner.ended(number, SequenceGain(24, 20))
-        learning.learner.ended(number, SequenceGain(22, 20))
+        learning.serving.ended(number, SequenceGain(24, 20))
+        learning.serving.ended(number, SequenceGain(22, 20))
     learning.poll()
-    assert learning.learner.serving.number == 1
+    assert learning.serving.message.number == 1
     version = learning.store.read(number)
     assert version.state == "rolled_back"
     assert "fell from 1.750 to 1.150" in version.reason
@@ -164,13 +164,13 @@ def test_nothing_ends_the_looking(learning: Learning, monkeypatch: pytest.Monkey
         raise ZeroDivisionError
 
     async def run() -> None:
-        task = asyncio.create_task(learning.learner.run())
+        task = asyncio.create_task(learning.serving.run())
         while len(looks) < 3:
             assert not task.done()
             await asyncio.sleep(0.01)
         task.cancel()
 
-    monkeypatch.setattr("blockdraft_drafter.learning.learner.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("blockdraft_drafter.learning.serving.POLL_SECONDS", 0.0)
     monkeypatch.setattr(VersionStore, "current", fails)
     asyncio.run(run())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import ml_dtypes
 import numpy as np
 
-from blockdraft_drafter.learning.learner import StreamLearner
+from blockdraft_drafter.learning.observer import StreamObserver
 from blockdraft_drafter.method import DraftMethod, DraftRow, DraftTokens, MethodSpec
 from blockdraft_drafter.session import Session, SlotPool, StepOutOfOrderError
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -111,7 +111,7 @@ class SessionTransport:
         method: DraftMethod,
         pool: SlotPool,
         fault: Callable[[], str | None] = lambda: None,
-        learn: Callable[[], StreamLearner] | None = None,
+        learn: Callable[[], StreamObserver] | None = None,
     ) -> None:
         self.description = replace(describe(method), learns=learn is not None)
         self.feature_writer = MessageWriter()
@@ -181,7 +181,7 @@ class SessionLink:
     faults: list[str] = field(default_factory=list)
     down: bool = False
     always: str | None = None
-    learn: Callable[[], StreamLearner] | None = None
+    learn: Callable[[], StreamObserver] | None = None
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)

@@ -9,7 +9,7 @@ _CHANGES = ("swapped", "rolled_back", "refused")
 
 
 class LearningMetrics:
-    """Counts of recorder and learner; the metrics exist, at zero, without them too."""
+    """Counts of samples and versions; the metrics exist, at zero, without them too."""
 
     def __init__(
         self, registry: CollectorRegistry, on_serving: Callable[[], None] = lambda: None
@@ -56,7 +56,7 @@ class LearningMetrics:
         )
 
     def verified(self, version: int, gained: int, *, own_context: bool) -> None:
-        """Count a draft of a version that was verified; see `StreamLearner`."""
+        """Count a draft of a version that was verified; see `StreamObserver`."""
         labels = str(version), "own" if own_context else "older"
         self._gained.labels(*labels).inc(gained)
         self._verified.labels(*labels).inc()

@@ -4,6 +4,7 @@ A version that crashes or hangs the process that loads it does so to one for whi
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def rehearse(folder: Path, target: str, longest_seconds: float = _LONGEST_SECOND
 
 
 def _main(folder: str, target: str) -> int:
+    # Also if nobody waits for it any more.
+    signal.alarm(int(_LONGEST_SECONDS))
     try:
         checkpoint = load_checkpoint_config(resolve_target(target))
         load_any(Path(folder), checkpoint, block_size=DEFAULT_BLOCK_SIZE, dtype=jnp.float32)

@@ -1,5 +1,6 @@
-"""The start of learning with a drafter: the version that serves, and its learner."""
+"""The start of a drafter that learns: the version it begins with, and how others are loaded."""
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.compiled.definition import DEFAULT_BLOCK_SIZE, Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
-from blockdraft_drafter.learning.learner import ServingLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
+from blockdraft_drafter.learning.rehearsal import rehearse
 from blockdraft_drafter.learning.samples import RAW, SampleStore
+from blockdraft_drafter.learning.serving import ServingVersion
 from blockdraft_drafter.learning.versions import (
     Version,
     VersionError,
@@ -38,13 +40,16 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LearningStart:
-    """The start of learning: the version to serve with, and its drafter."""
+    """The store of versions of a drafter for a target, and the version it begins with."""
 
+    settings: DrafterSettings
+    target: Checkpoint
+    dtype: DTypeLike
     store: VersionStore
     version: Version
-    drafter: Drafter[Any]
+    drafter: Drafter[Any]  # of that version
 
     @property
     def from_nothing(self) -> bool:
@@ -52,17 +57,53 @@ class LearningStart:
         base = self.store.base(self.version)
         return base is not None and base.kind == "initialized"
 
+    def serve(self, method: CompiledMethod, metrics: LearningMetrics | None) -> ServingVersion:
+        """Return the version with which a method, which has loaded it, drafts."""
+        spec, learning = method.spec, self.settings.learning
+        origin = {
+            "target_fingerprint": self.target.fingerprint,
+            "feature_form": RAW if spec.projection is None else spec.projection.fingerprint(),
+            "layer_ids": spec.target_layer_ids,
+        }
+        samples = SampleStore(self.store.directory / "samples", learning.limit_bytes)
+        metrics = metrics or LearningMetrics(CollectorRegistry())
+        recorder = Recorder(samples, origin, learning.share, metrics)
+        return ServingVersion(method, self.store, self.version, recorder, self.load)
+
+    def load(self, number: int) -> Drafter[Any]:
+        """Load another version; `ModelError` or `VersionError` if that fails.
+
+        The first time it is loaded in a process of its own before, which may crash or hang.
+        """
+        path = self.store.path(number)
+        if not self.store.read(number).loads:
+            rehearse(path, self.settings.target)
+            with contextlib.suppress(OSError):  # a full disk: it is loaded there once more
+                self.store.mark_loaded(number)
+        block_size = self.drafter.model.config.block_size
+        drafter = load_any(path, self.target, block_size=block_size, dtype=self.dtype)
+        if drafter.definition is not self.drafter.definition:
+            ours = self.drafter.definition.title
+            raise VersionError(f"it is {drafter.definition.title}, not {ours}")
+        return drafter
+
 
 def begin_learning(
     settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
 ) -> LearningStart:
-    """Return the version to serve with; ModelError if it cannot be loaded, or OSError."""
+    """Return the version to begin with; a version that cannot be loaded is rejected.
+
+    It is the newest promoted version that a process has loaded before, or else the drafter that the
+    settings name. Others are loaded later, beside serving: nobody shall wait for that. Raises
+    ModelError if the named drafter cannot be loaded, or OSError.
+    """
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
     try:
         source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
-        return _wait_for_one(store, target, dtype)
+        version, drafter = _await_version(store, target, dtype)
+        return LearningStart(settings, target, dtype, store, version, drafter)
     named = obtain_drafter(
         str(source or settings.drafter),
         target,
@@ -70,22 +111,6 @@ def begin_learning(
         num_layers=settings.draft_layers,
         dtype=dtype,
     )
-    return load_current(store, named, source, target, dtype)
-
-
-def load_current(
-    store: VersionStore,
-    named: Drafter[Any],
-    source: Path | None,
-    target: Checkpoint,
-    dtype: DTypeLike,
-) -> LearningStart:
-    """Return the version to begin with; a version that cannot be loaded is rejected.
-
-    It is the newest promoted version that a process has loaded before, or else the drafter that the
-    settings name. Others are loaded later, beside serving: nobody shall wait for that. `source` are
-    the files of the named drafter; None if it has none.
-    """
 
     def write(folder: Path) -> None:
         if source is None:
@@ -94,6 +119,7 @@ def load_current(
             copy_checkpoint(source, folder)
 
     settled = store.settle(named.fingerprint, write)
+    start = LearningStart(settings, target, dtype, store, settled, named)
     for version in store.promoted():
         if version.kind != "learned":
             break
@@ -101,54 +127,18 @@ def load_current(
             logger.info("version %d is loaded later", version.number)
             continue
         try:
-            drafter = load_version(store, version.number, named, target, dtype)
-            return LearningStart(store, version, drafter)
+            start.drafter, start.version = start.load(version.number), version
+            return start
         except (ModelError, VersionError) as error:
             _reject(store, version, error)
-    return LearningStart(store, store.base(settled) or settled, named)
+    start.version = store.base(settled) or settled
+    return start
 
 
-def load_version(
-    store: VersionStore, number: int, like: Drafter[Any], target: Checkpoint, dtype: DTypeLike
-) -> Drafter[Any]:
-    """Load a version of the method of `like`; `ModelError` or `VersionError` if that fails."""
-    block_size = like.model.config.block_size
-    drafter = load_any(store.path(number), target, block_size=block_size, dtype=dtype)
-    if drafter.definition is not like.definition:
-        raise VersionError(f"it is {drafter.definition.title}, not {like.definition.title}")
-    return drafter
-
-
-def make_learner(
-    start: LearningStart,
-    settings: DrafterSettings,
-    method: CompiledMethod,
-    target: Checkpoint,
-    dtype: DTypeLike,
-    metrics: LearningMetrics | None,
-) -> ServingLearner:
-    """Return the learner beside a `method` that serves; for the arguments see `begin_learning`."""
-    spec, store = method.spec, start.store
-    origin = {
-        "target_fingerprint": target.fingerprint,
-        "feature_form": RAW if spec.projection is None else spec.projection.fingerprint(),
-        "layer_ids": spec.target_layer_ids,
-    }
-    recorder = Recorder(
-        SampleStore(store.directory / "samples", settings.learning.limit_bytes),
-        origin,
-        settings.learning.share,
-        metrics or LearningMetrics(CollectorRegistry()),
-    )
-
-    def load(number: int) -> Drafter[Any]:
-        return load_version(store, number, start.drafter, target, dtype)
-
-    return ServingLearner(method, store, start.version, recorder, settings.target, load)
-
-
-def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> LearningStart:
-    """Return the promoted version, or else the one that the trainer makes of the target's layers.
+def _await_version(
+    store: VersionStore, target: Checkpoint, dtype: DTypeLike
+) -> tuple[Version, Drafter[Any]]:
+    """Return a promoted version, or else the one that the trainer makes of the target's layers.
 
     The latter is not promoted before it pays, but it determines which features to record.
     """
@@ -160,8 +150,7 @@ def _wait_for_one(store: VersionStore, target: Checkpoint, dtype: DTypeLike) -> 
         if version is not None:
             path = store.path(version.number)
             try:
-                drafter = load_any(path, target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype)
-                return LearningStart(store, version, drafter)
+                return version, load_any(path, target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype)
             except ModelError as error:
                 _reject(store, version, error)
                 continue

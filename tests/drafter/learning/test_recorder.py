@@ -17,10 +17,11 @@ from tests.drafter.learning.kept import closed
 from tests.patience import PATIENCE_SECONDS
 
 from blockdraft_drafter.learning import recorder as module
-from blockdraft_drafter.learning.learner import ServingLearner, StreamLearner
 from blockdraft_drafter.learning.metrics import LearningMetrics
+from blockdraft_drafter.learning.observer import StreamObserver
 from blockdraft_drafter.learning.recorder import MIN_TOKENS, MOST_BYTES, PIECE_BYTES, Recorder
 from blockdraft_drafter.learning.samples import SampleFile, SampleStore, TrainingSample
+from blockdraft_drafter.learning.serving import ServingVersion
 from blockdraft_protos.v1 import drafter_pb2
 
 ORIGIN = {"target_fingerprint": "0123456789abcdef", "feature_form": "raw", "layer_ids": (1, 2)}
@@ -107,16 +108,16 @@ def test_a_sequence_is_written_when_its_context_is_released(recorded: Recorded) 
     assert recorded.recorder.held_bytes == 0
 
 
-class Listening(ServingLearner):
-    """A learner that only has a version."""
+class Listening(ServingVersion):
+    """A version that only has a number, and a recorder."""
 
-    def __init__(self) -> None:
-        self.serving = drafter_pb2.DrafterVersion(number=1)
+    def __init__(self, recorder: Recorder) -> None:
+        self.message, self.recorder = drafter_pb2.DrafterVersion(number=1), recorder
 
 
 @pytest.mark.usefixtures("pieces")
 def test_what_is_excluded_or_begins_anew_leaves_nothing(recorded: Recorded) -> None:
-    stream = StreamLearner(Listening(), recorded.recorder)
+    stream = StreamObserver(Listening(recorded.recorder))
 
     def begin(sequence_id: int, rows: int, *, allowed: bool) -> None:
         message = drafter_pb2.SequenceDraft(sequence_id=sequence_id, request_id="r")
