@@ -2,20 +2,22 @@
 
 Two versions are compared by pairs of sequences: one held-out sequence decoded with both, or two
 that each version served. Steps of a sequence are alike, so the sequence is what varies. If both
-versions were equally good, the sign of each pair's difference would be a coin toss, and the chance
-that tosses give a sum as large is at most 3.18 times that of a normal distribution, for any
-differences (Bentkus and Dzindzalieta, Bernoulli 21, 2015).
+versions were equally good, the sign of each pair's difference would be a coin toss. The share of
+all tosses that give at least the sum observed is the chance of a gain as large by luck (a sign-flip
+test, exact for any number of pairs).
 
 A test that is repeated often enough finds a difference by luck in the end. So the k-th evaluation
 may err with a chance of error / (k (k + 1)): these add up to the error that is allowed over all.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
-_BOUND = 1 / (4 * NormalDist().cdf(-math.sqrt(2)))
+import numpy as np
+
+# Differences are rounded to multiples of this share of their sizes' sum, so that all tosses can be
+# counted.
+_GRID = 1 / 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Comparison:
     pairs: int  # number of pairs
     new: float  # τ over all sequences of the new version
     old: float  # likewise
-    luck: float  # bound on the chance that it gains as much if it is no better
-    bad_luck: float  # bound on the chance that it loses as much if it is no worse
+    luck: float  # chance that it gains as much if it is no better
+    bad_luck: float  # chance that it loses as much if it is no worse
 
     @property
     def gain(self) -> float:
@@ -71,8 +73,13 @@ def acceptance_length(gains: Sequence[SequenceGain]) -> float:
 
 
 def _chance(differences: Sequence[float]) -> float:
-    """Return a bound on the chance that tosses of their signs sum up to as much."""
-    size = math.sqrt(math.fsum(difference**2 for difference in differences))
-    if size == 0.0:
-        return 1.0
-    return min(1.0, _BOUND * NormalDist().cdf(-math.fsum(differences) / size))
+    """Return the chance that tosses of their signs sum up to as much."""
+    step = _GRID * sum(map(abs, differences)) or 1.0
+    steps = [round(difference / step) for difference in differences]
+    largest = sum(map(abs, steps))
+    # The chance of every sum from -largest to largest, of the pairs so far.
+    chances = np.zeros(2 * largest + 1)
+    chances[largest] = 1.0
+    for size in map(abs, steps):
+        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+    return min(1.0, float(chances[largest + sum(steps) :].sum()))

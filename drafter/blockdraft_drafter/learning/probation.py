@@ -30,15 +30,18 @@ class Probation:
         """Whether the version has passed, or there is nothing to compare it with."""
         return len(self._old) < MIN_SEQUENCES or self._next_evaluation > WINDOW
 
-    def add(self, gain: SequenceGain) -> str | None:
-        """Add a sequence; return, in words, how τ fell, if the version must be rolled back."""
+    def add(self, gain: SequenceGain) -> None:
+        """Add a sequence."""
         self.new.append(gain)
+
+    def evaluate(self) -> str | None:
+        """Return, in words, how τ fell, if the version must be rolled back; on any thread."""
         if self.over or len(self.new) < self._next_evaluation:
             return None
         self._next_evaluation *= 2
         self._evaluations += 1
         # The newest ones are pairs: they were asked for at the most similar times.
-        comparison = compare([*self.new][::-1], self._old[::-1])
+        comparison = compare(list(self.new)[::-1], self._old[::-1])
         if comparison.bad_luck > allowed_error(self._evaluations, FALSE_ALARMS):
             return None
         return (

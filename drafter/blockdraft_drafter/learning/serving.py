@@ -41,8 +41,6 @@ class ServingVersion:
         self._method, self._store, self._load = method, store, load
         self.recorder, self._metrics = recorder, recorder.metrics
         spec = method.spec
-        # Why the version that drafts must be rolled back.
-        self._too_bad: str | None = None
         self._serve(version.number, spec.fingerprint, trained=spec.trained)
         # Nothing is known of the version before the one that a process begins with.
         self._probation = Probation()
@@ -52,7 +50,7 @@ class ServingVersion:
     def ended(self, version: int, gain: SequenceGain) -> None:
         """Add a sequence that one version drafted for from beginning to end."""
         if version == self.message.number:
-            self._too_bad = self._probation.add(gain) or self._too_bad
+            self._probation.add(gain)
 
     def state(self) -> dict[str, object]:
         """Return the version that drafts and its τ, as values that JSON can hold."""
@@ -89,8 +87,8 @@ class ServingVersion:
 
     def _poll(self) -> "tuple[int, PreparedWeights] | None":
         """Do all of `poll` but the swap; return another version if that shall serve."""
-        if self._too_bad is not None:
-            reason, self._too_bad = self._too_bad, None
+        reason = self._probation.evaluate()
+        if reason is not None:
             self._roll_back(reason)
         version = self._store.current()
         if version is None or version.number in (self.message.number, *self._refused):
@@ -139,7 +137,6 @@ class ServingVersion:
         self._serve(number, weights.fingerprint, trained=weights.trained)
         # A version that is rolled back to is compared with nothing: it was good before.
         self._probation = Probation(self._probation.new if number > before else ())
-        self._too_bad = None
         self._metrics.changed("swapped")
         logger.info("drafting with version %d instead of %d", number, before)
 
