@@ -15,7 +15,6 @@ EAGER = Schedule(
     idle_seconds=0.2,
     warmup_steps=1,
     batch_size=2,
-    micro_batch_size=1,
     blocks_per_sequence=4,
     passes=1,
     held_out_share=0.5,

@@ -132,7 +132,7 @@ def test_bad_steps_are_thrown_away_and_the_candidate_is_given_up(
     ).journal
     assert journal.total_steps == journal.promoted == 0
     assert journal.thrown_away == 6
-    assert journal.rate == 1 / 64
+    assert journal.rate == 1 / 4
     assert pauses == sorted(pauses)
     [named] = VersionStore(tmp_path).list()
     assert named.kind == "shipped"
@@ -216,7 +216,7 @@ def test_a_version_that_cannot_be_loaded_is_waited_out(
     assert learner.journal == Journal()
 
 
-def test_an_unfinished_step_yields(
+def test_each_step_waits_for_decoding(
     pair: Pair,
     recorded: list[TrainingSample],
     drafter: Path,
@@ -233,10 +233,9 @@ def test_an_unfinished_step_yields(
 
         return noted
 
-    for name in ("add", "finish"):
-        monkeypatch.setattr(Candidate, name, noting(name, getattr(Candidate, name)))
+    monkeypatch.setattr(Candidate, "learn", noting("learn", Candidate.learn))
     monkeypatch.setattr(Pace, "wait", noting("wait", lambda *_: None))
     learn(settings_of(pair, tmp_path, drafter), steps(2))
     # It may wait once more before it hears that it shall stop.
-    assert order[:10] == ["wait", "add", "wait", "add", "finish"] * 2
-    assert order[10:] in ([], ["wait"])
+    assert order[:4] == ["wait", "learn"] * 2
+    assert order[4:] in ([], ["wait"])

@@ -71,7 +71,6 @@ def settings_of(pair: Pair, directory: Path, drafter: Path | str, **changes: Any
         "feature_layers": LAYERS,
         "block_size": 4,
         "batch_size": 8,
-        "micro_batch_size": 4,
         "warmup_steps": 5,
         "held_out_share": 0.3,
         "first_evaluation": 10,

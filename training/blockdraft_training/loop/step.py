@@ -162,15 +162,13 @@ def updated(
     optimizer: optax.GradientTransformation,
     gradients: Any,
     metrics: BlockMetrics,
-    rate: float | Array = 1.0,
 ) -> TrainState:
-    """Return the state after a step; `rate` multiplies the optimizer's own."""
+    """Return the state after a step."""
     # Summed, so that one bad step shows whenever the sums are read.
     metrics = replace(metrics, gradient_norm=optax.tree.norm(gradients))
     # optax divides floats by its integer step count, also where promotion is strict.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        updates = jax.tree.map(lambda update: update * rate, updates)
     return TrainState(
         state.step + 1,
         optax.apply_updates(state.params, updates),

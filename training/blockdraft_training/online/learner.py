@@ -123,7 +123,7 @@ class Learner:
             parent.drafter.model,
             freeze_shared(self._shared, HotVocabulary.with_ids(hot, vocab)),
             projected=piece.projected,
-            learning_rate=self._settings.rate(from_nothing=parent.from_nothing),
+            learning_rate=self.journal.rate * self._settings.rate(parent.from_nothing),
             warmup_steps=self._schedule.warmup_steps,
             dtype=self._dtype,
         )
@@ -155,21 +155,21 @@ class Learner:
 
     def _learn(self, piece: Slice) -> None:
         """Learn from a slice; end early if another version serves or learning is stopped."""
-        batches = piece.batches(self._schedule.micro_batch_size, self._generator)
-        per_step = self._schedule.batch_size // self._schedule.micro_batch_size
-        for begin in range(0, len(batches), per_step):
-            for numbers in batches[begin : begin + per_step]:
-                self._pace.wait(self._stopped)
-                if self._over():
-                    return
-                self._candidate.add(piece.builder(numbers)(numbers))
-            self._stepped(self._candidate.finish(self.journal.rate))
+        for numbers in piece.batches(self._schedule.batch_size, self._generator):
+            self._pace.wait(self._stopped)
+            if self._over():
+                return
+            self._stepped(self._candidate.learn(piece.builder(numbers)(numbers)))
 
     def _stepped(self, loss: float | None) -> None:
         """Note a step, and evaluate the candidate if it is time."""
         journal, step = self.journal, self._candidate.step
         if loss is None:
-            self._thrown_away()
+            logger.warning("a step was discarded: its loss or gradients were not finite")
+            journal.thrown_away += 1
+            self._bad_steps += 1
+            if self._bad_steps == _BAD_STEPS:
+                raise _AbandonedError(f"{self._bad_steps} bad steps in a row")
             return
         self._bad_steps = 0
         journal.steps, journal.loss, journal.stepped_at = step, loss, time.time()
@@ -180,17 +180,6 @@ class Learner:
         if step % self._schedule.checkpoint_every == 0:
             logger.info("step %d, loss %.3f", step, loss)
             self._save()
-
-    def _thrown_away(self) -> None:
-        self.journal.thrown_away += 1
-        self.journal.rate = max(self.journal.rate / 2, _LOWEST_RATE)
-        self._bad_steps += 1
-        logger.warning(
-            "a step was discarded: its loss or gradients were not finite; rate × %g",
-            self.journal.rate,
-        )
-        if self._bad_steps == _BAD_STEPS:
-            raise _AbandonedError(f"{self._bad_steps} bad steps in a row")
 
     def _evaluate(self) -> None:
         """Compare with the version that serves, then promote, go on or start over."""
@@ -221,7 +210,6 @@ class Learner:
         )
         if worse:
             raise _AbandonedError("it became worse than the version that serves")
-        journal.rate = min(1.0, 2 * journal.rate)
         if better:
             self._promote(rounded, comparison)
         self._note()
@@ -277,6 +265,7 @@ class Learner:
             return
         logger.info("version %d is promoted", version.number)
         self.journal.promoted += 1
+        self.journal.rate = min(1.0, 2 * self.journal.rate)
         self.journal.parent, self.journal.evaluations = version.number, 0
         self._parent = replace(self._parent, version=version)
         self._base = nnx.to_pure_dict(nnx.state(model))

@@ -1,7 +1,7 @@
 """The times at which learning may compute: never while a verifier decodes.
 
-A step is made of micro-batches, and each waits here before it begins, until nothing has been
-decoded for a moment. So learning does not raise the inter-token latency of a completion.
+Each step waits here before it begins, until nothing has been decoded for a moment. So learning does
+not raise the inter-token latency of a completion.
 """
 
 import http.client
@@ -41,7 +41,7 @@ class Pace:
         self._clock, self._sleep = clock, sleep
 
     def wait(self, stopped: Callable[[], bool]) -> None:
-        """Return when a micro-batch may be computed, or learning has been stopped."""
+        """Return when a step may be computed, or learning has been stopped."""
         now = self._clock()
         # When nothing has decoded for long enough; infinite while something does.
         ready_at = math.inf if self._busy() else now

@@ -25,8 +25,7 @@ class Schedule:
     settle_seconds: float = 0.5  # how long nothing must have been decoded before a step
     idle_seconds: float = 5.0  # wait for new samples, and after a full disk
     warmup_steps: int = 20  # with a linearly rising rate
-    batch_size: int = 4  # sequences per step
-    micro_batch_size: int = 2  # sequences at once; in between, a step waits for decoding
+    batch_size: int = 4  # sequences per step, which waits for decoding before it begins
     blocks_per_sequence: int = 16  # random anchors per sequence and step
     passes: int = 32  # how often a sample is learned from before newer ones are waited for
     held_out_share: float = 0.1  # of the prompts, whose completions are never learned from
@@ -103,7 +102,7 @@ class LearnSettings(FolderSettings):
         """Check the ranges."""
         check(self)
 
-    def rate(self, *, from_nothing: bool) -> float:
+    def rate(self, from_nothing: bool) -> float:
         """Return the learning rate of a candidate; `from_nothing` as in `Start`."""
         return self.learning_rate or (_FIRST_RATE if from_nothing else _RATE)
 
