@@ -11,7 +11,7 @@ from jaxtyping import DTypeLike
 from prometheus_client import CollectorRegistry
 
 from blockdraft_drafter.checkpoint import save_drafter
-from blockdraft_drafter.compiled.definition import DEFAULT_BLOCK_SIZE, Drafter
+from blockdraft_drafter.compiled.definition import Drafter
 from blockdraft_drafter.compiled.runner import CompiledMethod
 from blockdraft_drafter.learning.metrics import LearningMetrics
 from blockdraft_drafter.learning.recorder import Recorder
@@ -91,19 +91,48 @@ class LearningStart:
 def begin_learning(
     settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
 ) -> LearningStart:
-    """Return the version to begin with; a version that cannot be loaded is rejected.
+    """Return the version to begin with; versions that cannot be loaded are rejected.
 
-    It is the newest promoted version that a process has loaded before, or else the drafter that the
-    settings name. Others are loaded later, beside serving: nobody shall wait for that. Raises
-    ModelError if the named drafter cannot be loaded, or OSError.
+    It is the newest promoted version that a process has loaded before, or the drafter that the
+    settings name; other versions are loaded later, beside serving. Where no drafter is known, it is
+    the one that the trainer makes of the target's layers: not promoted before it pays, it
+    determines which features to record. Raises ModelError if the named drafter cannot be loaded, or
+    OSError.
     """
     directory = settings.learning.directory
     store = VersionStore(directory or default_cache_dir() / "learn" / target.fingerprint)
+    named = _settle(store, settings, target, dtype)
+    logged = False
+    while True:
+        ready = [v for v in store.promoted() if v.loads or v.kind != "learned"]
+        version = next(iter(ready), None) or store.initialized() or store.current()
+        if version is None:
+            if not logged:
+                logger.info(
+                    "no drafter is known for this target: waiting for the one that "
+                    "`blockdraft learn run` makes of the target's own layers"
+                )
+            logged = True
+            time.sleep(_POLL_SECONDS)
+            continue
+        path, drafter = store.path(version.number), named
+        try:
+            if drafter is None or drafter.fingerprint != version.fingerprint:
+                drafter = load_any(path, target, block_size=settings.block_size, dtype=dtype)
+            return LearningStart(settings, target, dtype, store, version, drafter)
+        except ModelError as error:
+            logger.warning("version %d is rejected: %s", version.number, error)
+            store.reject(version.number, str(error))
+
+
+def _settle(
+    store: VersionStore, settings: DrafterSettings, target: Checkpoint, dtype: DTypeLike
+) -> Drafter[Any] | None:
+    """Settle the named drafter in the store and return it; None if no drafter is known."""
     try:
         source = find_checkpoint(settings.drafter, target, target_spec=settings.target)
     except NoDrafterError:
-        version, drafter = _await_version(store, target, dtype)
-        return LearningStart(settings, target, dtype, store, version, drafter)
+        return None
     named = obtain_drafter(
         str(source or settings.drafter),
         target,
@@ -118,51 +147,5 @@ def begin_learning(
         else:
             copy_checkpoint(source, folder)
 
-    settled = store.settle(named.fingerprint, write)
-    start = LearningStart(settings, target, dtype, store, settled, named)
-    for version in store.promoted():
-        if version.kind != "learned":
-            break
-        if not version.loads:
-            logger.info("version %d is loaded later", version.number)
-            continue
-        try:
-            start.drafter, start.version = start.load(version.number), version
-            return start
-        except (ModelError, VersionError) as error:
-            _reject(store, version, error)
-    start.version = store.base(settled) or settled
-    return start
-
-
-def _await_version(
-    store: VersionStore, target: Checkpoint, dtype: DTypeLike
-) -> tuple[Version, Drafter[Any]]:
-    """Return a promoted version, or else the one that the trainer makes of the target's layers.
-
-    The latter is not promoted before it pays, but it determines which features to record.
-    """
-    logged = False
-    while True:
-        loads = (version for version in store.promoted() if version.loads)
-        # Other versions are loaded later, if there is one to begin with.
-        version = next(loads, None) or store.initialized() or store.current()
-        if version is not None:
-            path = store.path(version.number)
-            try:
-                return version, load_any(path, target, block_size=DEFAULT_BLOCK_SIZE, dtype=dtype)
-            except ModelError as error:
-                _reject(store, version, error)
-                continue
-        if not logged:
-            logger.info(
-                "no drafter is known for this target: waiting for the one that "
-                "`blockdraft learn run` makes of the target's own layers"
-            )
-        logged = True
-        time.sleep(_POLL_SECONDS)
-
-
-def _reject(store: VersionStore, version: Version, error: Exception) -> None:
-    logger.warning("version %d is rejected: %s", version.number, error)
-    store.reject(version.number, str(error))
+    store.settle(named.fingerprint, write)
+    return named
