@@ -140,10 +140,7 @@ class CostModel:
         """Time of a prompt token, as a share of a gained token's; each where it is cheapest."""
         fullest = self.steps.most_rows
         gained_token_seconds = self.steps.of(fullest, fullest) / fullest
-        prompt_token_seconds = min(
-            took / bucket.tokens for bucket, took in self.steps.by_bucket.items()
-        )
-        return prompt_token_seconds / gained_token_seconds
+        return self.steps.of_cheapest_token / gained_token_seconds
 
     def expected_steps(
         self,

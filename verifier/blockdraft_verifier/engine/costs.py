@@ -46,6 +46,8 @@ class StepTimes:
         self._variance = dict.fromkeys(seconds, _SHAPE_VARIANCE)
         self._slowness, self._slowness_variance = 0.0, _SLOWNESS_VARIANCE
         self._buckets = tuple(sorted(seconds))
+        # What `of` returns until the next step is observed: a decision asks for the same again.
+        self._seconds: dict[tuple[int, int, int], float] = {}
         self.largest = max(bucket.tokens for bucket in seconds)
         self.most_rows = max(bucket.rows for bucket in seconds)
 
@@ -63,6 +65,7 @@ class StepTimes:
 
     def observe(self, rows: int, tokens: int, seconds: float, context: int = 0) -> None:
         """Learn what a step took."""
+        self._seconds.clear()
         for shape, variance in self._variance.items():
             self._variance[shape] = min(variance + _SHAPE_DRIFT, _SHAPE_VARIANCE)
         self._slowness *= _SLOWNESS_LASTS
@@ -89,14 +92,23 @@ class StepTimes:
         It takes no more than any larger step that is known as well: a shape that has not run for
         long may have been slow when it last did.
         """
-        variance = self._variance[bucket_for(self._buckets, rows, tokens)]
-        return self._slowness_now * min(
-            usual + context * self._usual_of_context[bucket]
-            for bucket, usual in self._usual.items()
-            if bucket.rows >= rows
-            and bucket.tokens >= tokens
-            and self._variance[bucket] <= variance
-        )
+        key = rows, tokens, context
+        if key not in self._seconds:
+            variance = self._variance[bucket_for(self._buckets, rows, tokens)]
+            self._seconds[key] = self._slowness_now * min(
+                usual + context * self._usual_of_context[bucket]
+                for bucket, usual in self._usual.items()
+                if bucket.rows >= rows
+                and bucket.tokens >= tokens
+                and self._variance[bucket] <= variance
+            )
+        return self._seconds[key]
+
+    @property
+    def of_cheapest_token(self) -> float:
+        """Seconds of a token in the shape where it takes least."""
+        usual = min(seconds / bucket.tokens for bucket, seconds in self._usual.items())
+        return self._slowness_now * usual
 
     def sizes(self, rows: int) -> set[int]:
         """Return the tokens of every compiled step that holds `rows` sequences."""
