@@ -42,7 +42,7 @@ OPENAI = "0.0.0.0:8000"
 NOT_HERE = (
     *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
     *("tenant_limit", "tls_certificate", "drafter_version_verifications"),
-    *("trainer_last_step", "version_changes"),
+    *("blockdraft_trainer", "version_changes"),
 )
 
 

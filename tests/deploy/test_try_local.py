@@ -14,8 +14,8 @@ from tests.ports import free_ports
 
 pytestmark = pytest.mark.deploy
 SECONDS = 15
-# On TPU, with TLS, with failures: what some panels show does not happen here.
-LEAST_SHARE = 0.7
+# On TPU, with TLS, with failures, with a trainer: what some panels show does not happen here.
+LEAST_SHARE = 0.6
 
 
 def test_it_serves_asks_draws_and_stops(tmp_path: Path) -> None:
