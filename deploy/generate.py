@@ -14,6 +14,7 @@ from pathlib import Path
 
 from grafana.capacity import CAPACITY
 from grafana.faults import FAULTS
+from grafana.learning import LEARNING
 from grafana.service import SERVICE
 from grafana.speculation import SPECULATION
 
@@ -31,7 +32,7 @@ def generated() -> dict[Path, str]:
             dashboard.json(), indent=1, ensure_ascii=False
         )
         + "\n"
-        for dashboard in (SERVICE, SPECULATION, CAPACITY, FAULTS)
+        for dashboard in (SERVICE, SPECULATION, LEARNING, CAPACITY, FAULTS)
     }
     return dashboards | {
         COMPONENTS / "monitoring-gmp" / "rules.yaml": manifest(

@@ -58,9 +58,8 @@ class Window:
 
 
 def panels_of(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the panels that show something, also those of collapsed rows."""
-    panels = [inner for outer in dashboard["panels"] for inner in (outer, *outer.get("panels", ()))]
-    return [panel for panel in panels if panel["type"] != "row"]
+    """Return the panels that show something."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def draw(dashboard: dict[str, Any], window: Window, path: Path) -> int:

@@ -6,7 +6,7 @@ Panels say only where they differ from Grafana's defaults.
 """
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -159,7 +159,6 @@ class Dashboard:
 
     name: str  # its title, the last part of its uid, and its file's name
     sections: Mapping[str, Sequence[Sequence[Panel]]]  # the rows of panels by the title above them
-    collapsed: Collection[str] = ()  # titles of those that a click opens
 
     def json(self) -> Json:
         """Return the dashboard in the form that Grafana imports."""
@@ -167,26 +166,23 @@ class Dashboard:
         numbers = itertools.count(1)
         y = 0
         for title, rows in self.sections.items():
-            collapsed = title in self.collapsed
-            inside: list[Json] = []
             panels.append(
                 {
                     "id": next(numbers),
                     "type": "row",
                     "title": title,
-                    "collapsed": collapsed,
+                    "collapsed": False,
                     "gridPos": {"h": 1, "w": _COLUMNS, "x": 0, "y": y},
-                    "panels": inside if collapsed else [],
+                    "panels": [],
                 }
             )
             y += 1
             for row in rows:
                 width = _COLUMNS // len(row)
-                row_panels = [
+                panels += [
                     panel.json(next(numbers), column * width, y, width)
                     for column, panel in enumerate(row)
                 ]
-                (inside if collapsed else panels).extend(row_panels)
                 y += _HEIGHT
         return {
             "uid": f"blockdraft-{self.name}",

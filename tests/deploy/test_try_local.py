@@ -13,11 +13,9 @@ from tests.deploy.tools import DASHBOARDS, DEPLOY, ROOT, tool
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.deploy
-SECONDS = 15
+SECONDS = 25
 # On TPU, with TLS, with failures: what some panels show does not happen here.
 LEAST_SHARE = 0.7
-# Eight of its 25 panels are of a trainer.
-LEAST_SHARE_OF_SPECULATION = 0.4
 
 
 def test_it_serves_asks_draws_and_stops(tmp_path: Path) -> None:
@@ -38,8 +36,8 @@ def test_it_serves_asks_draws_and_stops(tmp_path: Path) -> None:
     assert {name for name, _, _ in drawn} == set(DASHBOARDS)
     for name, filled, panels in drawn:
         assert (folder / f"{name}.png").stat().st_size > 10_000
-        least = LEAST_SHARE_OF_SPECULATION if name == "speculation" else LEAST_SHARE
-        assert int(filled) >= least * int(panels), done.stdout
+        if name != "learning":  # nothing is learned
+            assert int(filled) >= LEAST_SHARE * int(panels), done.stdout
     # In order, and without anything that was killed or left behind.
     assert re.search(r"stopped within \d+ s", done.stdout)
     said = (folder / "serve.log").read_text()

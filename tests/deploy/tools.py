@@ -130,9 +130,8 @@ def queries() -> list[Query]:
 
 
 def panels(name: str) -> list[dict[str, Any]]:
-    """Return the panels of a dashboard that show something, also those of collapsed rows."""
-    every = [one for top in DASHBOARDS[name]["panels"] for one in (top, *top.get("panels", ()))]
-    return [one for one in every if one["type"] != "row"]
+    """Return the panels of a dashboard that show something."""
+    return [panel for panel in DASHBOARDS[name]["panels"] if panel["type"] != "row"]
 
 
 @cache
