@@ -37,7 +37,7 @@ def read_record(path: Path, kind: type[Record]) -> Record:
         text = file.read(_LONGEST_BYTES)
     try:
         entry = json.loads(text)
-        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
         return kind(**{name: value for name, value in entry.items() if name in names})
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
