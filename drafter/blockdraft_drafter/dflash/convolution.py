@@ -26,7 +26,8 @@ from blockdraft_models.decoder.attention import (
 )
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
-from blockdraft_models.decoder.layer import LAYER_SCOPE, Linear, parameter
+from blockdraft_models.decoder.layer import LAYER_SCOPE
+from blockdraft_models.decoder.linear import Linear, parameter
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 

@@ -35,7 +35,8 @@ from blockdraft_drafter.dflash.selector import CandidateSelector, draft_along_pa
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import Linear, RMSNorm, parameter, random_weights
+from blockdraft_models.decoder.layer import RMSNorm
+from blockdraft_models.decoder.linear import Linear, parameter, random_weights
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import rotary_tables, rotate
 from blockdraft_models.decoder.sharding import EMBED

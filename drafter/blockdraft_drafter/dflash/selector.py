@@ -19,7 +19,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, UInt
 from blockdraft_drafter.compiled.definition import DraftTensor
 from blockdraft_drafter.compiled.packing import PackedBlocks
 from blockdraft_drafter.compiled.programs import choose
-from blockdraft_models.decoder.layer import Linear, parameter, random_weights
+from blockdraft_models.decoder.linear import Linear, parameter, random_weights
 from blockdraft_models.decoder.sampling import gumbel_noise
 from blockdraft_models.decoder.sharding import EMBED
 

@@ -34,12 +34,8 @@ from blockdraft_drafter.compiled.recycling import with_recycled
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_models.decoder.attention import Attend, LayerCache
 from blockdraft_models.decoder.feature_projection import FeatureProjection
-from blockdraft_models.decoder.layer import (
-    LAYER_SCOPE,
-    AttentionProjections,
-    Linear,
-    RMSNorm,
-)
+from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, RMSNorm
+from blockdraft_models.decoder.linear import Linear
 from blockdraft_models.decoder.mlp import GatedMLP
 from blockdraft_models.decoder.rope import rotary_tables, rotate
 from blockdraft_models.decoder.sharding import EMBED

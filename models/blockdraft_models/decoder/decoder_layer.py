@@ -16,15 +16,9 @@ from blockdraft_models.decoder.attention import (
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.gated_delta_net import GatedDeltaNet
-from blockdraft_models.decoder.layer import (
-    LAYER_SCOPE,
-    AttentionProjections,
-    RMSNorm,
-    norm,
-    parameter,
-    scaled,
-)
+from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, RMSNorm, norm, scaled
 from blockdraft_models.decoder.layer_embeddings import SideInput
+from blockdraft_models.decoder.linear import parameter
 from blockdraft_models.decoder.mlp import GatedMLP, SharedExpert
 from blockdraft_models.decoder.parallel_experts import ParallelExperts
 from blockdraft_models.decoder.rope import Rotary

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, Int, Real
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.layer import int8_zeros, parameter, random_weights
+from blockdraft_models.decoder.linear import int8_zeros, parameter, random_weights
 from blockdraft_models.decoder.mlp import activated, linear_part
 from blockdraft_models.decoder.products import project, row_sums
 from blockdraft_models.decoder.sharding import (

@@ -14,7 +14,8 @@ from blockdraft_models.decoder.attention import (
 )
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.delta_rule import DeltaInputs, DeltaWeights
-from blockdraft_models.decoder.layer import Linear, RMSNorm, parameter, random_weights
+from blockdraft_models.decoder.layer import RMSNorm
+from blockdraft_models.decoder.linear import Linear, parameter, random_weights
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import DELTA_HEADS, EMBED
 

@@ -1,10 +1,4 @@
-"""Parts of decoder layers: linear maps, RMS normalization, embedding, projections.
-
-Every weight is a separate `nnx.Param` that names its axes in its `out_sharding` metadata. Placing
-it on a mesh is explicit (`sharding.py`), hence `eager_sharding=False`: modules can be built where
-no mesh is set. `rngs=None` gives zeros, for modules about to be filled from a checkpoint: tracing
-200 random draws takes seconds.
-"""
+"""Parts of decoder layers: RMS normalization, and the projections of attention."""
 
 import math
 from collections.abc import Callable
@@ -14,115 +8,24 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.attention import EVERYTHING, Attend, LayerCache, Reach
 from blockdraft_models.decoder.config import DecoderConfig
-from blockdraft_models.decoder.products import Matrix, ordered, project, row_sums
+from blockdraft_models.decoder.linear import Linear, parameter
+from blockdraft_models.decoder.products import ordered, row_sums
 from blockdraft_models.decoder.rope import Rotary, rotate
 from blockdraft_models.decoder.sharding import (
     EMBED,
     GLOBAL_KV_HEADS,
     HEADS,
     KV_HEADS,
-    VOCAB,
-    Axes,
     Division,
-)
-from blockdraft_models.decoder.stored import (
-    Format,
-    LayerMatrix,
-    ScaledMatrix,
-    StoredMatrix,
-    row_bytes,
 )
 from blockdraft_models.kernels import calls, tpu
 
 LAYER_SCOPE = "decoder_layer"
 """Name of a layer's operations in profiles and compiled programs."""
-
-
-def parameter(value: Array, axes: Axes) -> nnx.Param[Array]:
-    """Wrap a weight together with the logical names of its axes."""
-    return nnx.Param(value, out_sharding=axes, eager_sharding=False)
-
-
-def random_weights(
-    rngs: nnx.Rngs | None, shape: tuple[int, ...], stddev: float, dtype: DTypeLike
-) -> Float[Array, "..."]:
-    """Draw normal weights, in float32 first so that every dtype gets the same ones."""
-    if rngs is None:
-        return jnp.zeros(shape, dtype)
-    return (jax.random.normal(rngs.params(), shape, jnp.float32) * stddev).astype(dtype)
-
-
-def int8_zeros(weight: nnx.Param[Array], inputs: int) -> tuple[nnx.Param[Array], nnx.Param[Array]]:
-    """Return zeros for an int8 weight and for its scales, which lack the axis of inputs."""
-    shape, axes = weight.shape, weight.get_metadata()["out_sharding"]
-    scale = jnp.zeros((*shape[:inputs], *shape[inputs + 1 :]), jnp.float32)
-    of_scale = (*axes[:inputs], *axes[inputs + 1 :])
-    return parameter(jnp.zeros(shape, jnp.int8), axes), parameter(scale, of_scale)
-
-
-class Linear(nnx.Module):
-    """`x @ weight.T * scale + bias`.
-
-    Attributes:
-        weight: [out in], or [layers out in] if there is a layer; int8 if there is a scale; bytes of
-            blocks if there is a format.
-        layer: Index in the stack, or None.
-        format: GGUF format of the weight, or None.
-        scale: Float32 [out], or None for weights in the compute dtype.
-        bias: [out] or None.
-        division: Division of the weight among devices; None for a single device.
-    """
-
-    division: Division | None = None
-    layer: Int[Array, ""] | None = None
-    format: Format | None = None
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        axes: tuple[str, str],
-        *,
-        bias: bool,
-        dtype: DTypeLike,
-        rngs: nnx.Rngs | None,
-    ) -> None:
-        """Initialize to unit-variance outputs for unit-variance inputs, and a bias of zero.
-
-        `axes` are the logical names of the output and the input axis, as the weight is stored.
-        """
-        weight = random_weights(rngs, (out_features, in_features), in_features**-0.5, dtype)
-        self.weight = parameter(weight, axes)
-        self.scale: nnx.Param[Array] | None = None
-        self.bias = parameter(jnp.zeros(out_features, dtype), axes[:1]) if bias else None
-
-    @property
-    def matrix(self) -> Matrix | ScaledMatrix:
-        """The weight as an operand of `project`."""
-        weight: Matrix = self.weight[...]
-        if self.layer is not None:
-            weight = LayerMatrix(weight, self.layer)
-        if self.scale is not None:
-            return ScaledMatrix(weight, self.scale[...])
-        return weight if self.format is None else StoredMatrix(weight, self.format)
-
-    def hold_stored(self, format: Format) -> None:
-        """Replace the weight by zeros in a GGUF format."""
-        self.weight, self.format = _stored_parameter(self.weight, format), format
-
-    def hold_int8(self) -> None:
-        """Replace the weight by int8 zeros with scales, for `quantization.py` to fill."""
-        self.weight, scale = int8_zeros(self.weight, inputs=1)
-        self.scale = nnx.data(scale)
-
-    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
-        """Apply the map to each row."""
-        y = project(x, self.matrix, division=self.division)
-        return y if self.bias is None else y + self.bias[...][None, :]
 
 
 class RMSNorm(nnx.Module):
@@ -217,44 +120,6 @@ def _plain_normalize(
         return scaled.astype(x.dtype)
     # Rounded before scaling, as the published models were trained.
     return (wide * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype) * scale
-
-
-class Embedding(nnx.Module):
-    """Token embedding, also usable as a tied head.
-
-    `format` is the table's GGUF format, or None; `division` is that of the table among devices.
-    """
-
-    division: Division | None = None
-    format: Format | None = None
-
-    def __init__(self, vocab: int, hidden: int, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
-        """Initialize so that a tied head gives logits of about unit variance."""
-        table = random_weights(rngs, (vocab, hidden), hidden**-0.5, dtype)
-        self.table = parameter(table, (VOCAB, EMBED))
-        self.dtype = jnp.dtype(dtype)
-
-    @property
-    def matrix(self) -> Array | StoredMatrix:
-        """The table as an operand of `project`, [vocab hidden]."""
-        return (
-            self.table[...] if self.format is None else StoredMatrix(self.table[...], self.format)
-        )
-
-    def hold_stored(self, format: Format) -> None:
-        """Replace the table by zeros in a GGUF format."""
-        self.table, self.format = _stored_parameter(self.table, format), format
-
-    def __call__(self, token_ids: Int[Array, " tokens"]) -> Float[Array, "tokens hidden"]:
-        """Look up one row per token."""
-        rows = self.matrix[token_ids]
-        return rows.dequantized().astype(self.dtype) if isinstance(rows, StoredMatrix) else rows
-
-
-def _stored_parameter(weight: nnx.Param[Array], format: Format) -> nnx.Param[Array]:
-    rows, columns = weight.shape
-    zeros = jnp.zeros((rows, row_bytes(format, columns)), jnp.uint8)
-    return parameter(zeros, weight.get_metadata()["out_sharding"])
 
 
 class AttentionProjections(nnx.Module):

@@ -5,7 +5,8 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.layer import Embedding, Linear, norm, scaled
+from blockdraft_models.decoder.layer import norm, scaled
+from blockdraft_models.decoder.linear import Embedding, Linear
 from blockdraft_models.decoder.mlp import activated
 from blockdraft_models.decoder.sharding import EMBED
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
 
 from blockdraft_models.decoder.config import Activation, DecoderConfig
-from blockdraft_models.decoder.layer import Linear, parameter, random_weights
+from blockdraft_models.decoder.linear import Linear, parameter, random_weights
 from blockdraft_models.decoder.products import row_sums
 from blockdraft_models.decoder.sharding import EMBED, MLP
 

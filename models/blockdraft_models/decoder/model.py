@@ -12,8 +12,9 @@ from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reac
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
-from blockdraft_models.decoder.layer import Embedding, Linear, RMSNorm, norm
+from blockdraft_models.decoder.layer import RMSNorm, norm
 from blockdraft_models.decoder.layer_embeddings import LayerEmbeddings
+from blockdraft_models.decoder.linear import Embedding, Linear
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement

@@ -18,7 +18,7 @@ from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reac
 from blockdraft_models.decoder.config import LayerForm
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
-from blockdraft_models.decoder.layer import Linear
+from blockdraft_models.decoder.linear import Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.periods import periods
 from blockdraft_models.decoder.rope import Rotary

@@ -27,7 +27,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging
 
 from blockdraft_models.decoder.attention import Attend, DenseAttend, LayerCache, Reach
-from blockdraft_models.decoder.layer import parameter
+from blockdraft_models.decoder.linear import parameter
 from blockdraft_models.decoder.model import Decoder, DecoderOutput
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.errors import CheckpointError

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Float32, Int8
 
 from blockdraft_models.decoder.experts import ExpertMaps
-from blockdraft_models.decoder.layer import Embedding, Linear
+from blockdraft_models.decoder.linear import Embedding, Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.stored import Format
 from blockdraft_models.families.tensors import TensorName

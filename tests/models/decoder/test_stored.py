@@ -7,7 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from blockdraft_models.decoder.layer import Embedding, Linear
+from blockdraft_models.decoder.linear import Embedding, Linear
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.sharding import EMBED, MLP
 from blockdraft_models.decoder.stored import FORMATS, Format, StoredMatrix, row_bytes

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.models.builders import random_decoder, run_dense, shard, write_gguf
 from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
-from blockdraft_models.decoder.layer import Embedding, Linear
+from blockdraft_models.decoder.linear import Embedding, Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.rope_scaling import RopeScaling
 from blockdraft_models.decoder.sharding import Placement

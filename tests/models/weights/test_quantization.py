@@ -17,7 +17,7 @@ from tests.models.quantized import dequantized_params, int8_decoder
 from tests.models.reference_decoder import ReferenceDecoder
 from tests.models.tiny import Kind, tiny_config, write_hf_checkpoint
 
-from blockdraft_models.decoder.layer import Linear
+from blockdraft_models.decoder.linear import Linear
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import quantize

@@ -20,7 +20,7 @@ from blockdraft_drafter.compiled.definition import (
     MethodDefinition,
 )
 from blockdraft_drafter.dflash.model import DFlash
-from blockdraft_models.decoder.layer import Linear
+from blockdraft_models.decoder.linear import Linear
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.products import project
 from blockdraft_models.weights.loading import Checkpoint
