@@ -111,6 +111,7 @@ class ModelInfo:
         server_version: Version of the server.
         exactness: Result of the verifier's self-test; None if it has made none.
         drafting: Whether drafting pays on the verifier at hand, and what came of drafts so far.
+        adapters: Names of its LoRA adapters, to be used as "model:adapter".
         proto: The message this was read from.
     """
 
@@ -122,6 +123,7 @@ class ModelInfo:
     server_version: str
     exactness: ExactnessInfo | None = None
     drafting: DraftingInfo = DraftingInfo(DraftingState.UNKNOWN)
+    adapters: tuple[str, ...] = ()
     proto: inference_pb2.GetModelResponse | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -161,6 +163,7 @@ class ModelInfo:
             server_version=proto.version,
             exactness=exactness,
             drafting=drafting,
+            adapters=tuple(proto.adapters),
             proto=proto,
         )
 

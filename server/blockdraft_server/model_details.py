@@ -14,6 +14,7 @@ def model_details(
     response.target_fingerprint = description.target_fingerprint
     response.vocabulary_size = description.vocabulary_size
     response.max_context_tokens = description.max_context_tokens
+    response.adapters.extend(description.adapters)
     for name in ("drafter", "exactness", "drafting"):
         if description.HasField(name):
             getattr(response, name).CopyFrom(getattr(description, name))

@@ -7,6 +7,7 @@ tokens, `sequence_request` the rest.
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 
@@ -40,16 +41,30 @@ class ModelLimits:
     max_context_tokens: int  # most tokens of a prompt and its completion together
 
 
-def check_model(name: str, served: str) -> None:
-    """Refuse a request for a model that is not served; an empty name means the served model."""
-    if name and name != served:
-        raise ServiceError(
-            grpc.StatusCode.NOT_FOUND,
-            "MODEL_NOT_FOUND",
-            f"model {name!r} is not served here; {served!r} is",
-            metadata={"model": name, "served_model": served},
-            field="model",
-        )
+class ServedModel(NamedTuple):
+    """The name of the served model, and a function that returns the names of its adapters."""
+
+    name: str
+    adapters: Callable[[], Collection[str]]
+
+    def adapter(self, name: str) -> str:
+        """Return the adapter that a model's name means: "model:adapter", or the adapter's alone.
+
+        It is empty for the model itself, which an empty name means too. `ServiceError` if the model
+        is not served.
+        """
+        if name in ("", self.name):
+            return ""
+        adapter = name.removeprefix(f"{self.name}:")
+        if adapter not in self.adapters():
+            raise ServiceError(
+                grpc.StatusCode.NOT_FOUND,
+                "MODEL_NOT_FOUND",
+                f"model {name!r} is not served here; {self.name!r} is",
+                metadata={"model": name, "served_model": self.name},
+                field="model",
+            )
+        return adapter
 
 
 def check_request(request: InferenceRequest) -> None:

@@ -26,7 +26,7 @@ from blockdraft_server.prompts import TOKENIZERS, check_prompt, prompt_token_ids
 from blockdraft_server.request import (
     InferenceRequest,
     ModelLimits,
-    check_model,
+    ServedModel,
     check_request,
     prompt_too_long,
 )
@@ -59,6 +59,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
     ) -> None:
         """Serve the pool's verifiers under the name and limits of `settings`."""
         self._settings = settings
+        self._model = ServedModel(settings.served_name, pool.adapters)
         self._limits = settings.limits
         self._pool = pool
         self._api_keys = api_keys
@@ -137,7 +138,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.TokenizeRequest, context: Context
     ) -> inference_pb2.TokenizeResponse:
         """List the tokens of a prompt; see inference.proto."""
-        check_model(request.model, self._settings.served_name)
+        self._model.adapter(request.model)
         return await self.tokens(request.prompt, context.invocation_metadata())
 
     async def tokens(
@@ -159,7 +160,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: inference_pb2.GetModelRequest, context: Context
     ) -> inference_pb2.GetModelResponse:
         """Describe what is served; see inference.proto."""
-        check_model(request.model, self._settings.served_name)
+        self._model.adapter(request.model)
         description = self._pool.description
         if description is None:
             raise self._pool.unavailable()
@@ -210,7 +211,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
             self._traces.request(request_id, name, metadata or ()) as trace_end,
             _errors_name(request_id),
         ):
-            check_model(request.model, name)
+            adapter = self._model.adapter(request.model)
             if shared is None:
                 check_request(request)
                 shared = self._shared(request)
@@ -228,7 +229,7 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 take_tokens(prompt_tokens + sequence.sampling.max_output_tokens)
                 timer.prompt(prompt_tokens)
                 sequence.request_id = request_id
-                sequence.cache_salt = tenant.salt
+                sequence.cache_salt, sequence.adapter = tenant.salt, adapter
                 sequence.background = background
                 sequence.recordable &= tenant.recordable
                 replay = Replay(sequence, self._limits.max_replays)
@@ -245,7 +246,8 @@ class InferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 async with contextlib.aclosing(messages):
                     async for message in messages:
                         if first:
-                            message.request_id, message.model, first = request_id, name, False
+                            message.request_id, first = request_id, False
+                            message.model = request.model or name
                         timer.tokens(len(message.token_ids))
                         if message.finish_reason:
                             timer.finished(message.finish_reason)

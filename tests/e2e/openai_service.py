@@ -53,13 +53,13 @@ def answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def running_service(
-    directory: Path, api_key: str | None = None, target: Decoder | None = None
+    directory: Path, api_key: str | None = None, target: Decoder | None = None, flags: str = ""
 ) -> Iterator[Service]:
     """Run the service, with its files in `directory`; gives it once a drafter drafts."""
     write_hf_checkpoint(target or tiny_decoder(), directory / "target")
     port = free_ports(2)
     service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
-    flags = f"""
+    flags = f"""{flags}
         --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
         --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
         --draft-policy fixed --model-name tiny --drain-timeout 1

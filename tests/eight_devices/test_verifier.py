@@ -25,6 +25,7 @@ from blockdraft_models.decoder.sharding import (
 )
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.sampling_options import Sampling
+from blockdraft_models.weights.adapters import load_adapters
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
 from blockdraft_models.words import to_words
@@ -57,7 +58,10 @@ class Stepping:
     ) -> None:
         graph, self.weights = nnx.split(decoder)
         self.vocab_size = decoder.config.vocab_size
-        stacked = isinstance(decoder, ScannedDecoder)
+        stacked, self.has_adapters = (
+            isinstance(decoder, ScannedDecoder),
+            bool(decoder.adapter_ranks),
+        )
         form: Any = {"mesh": mesh, "stacked": stacked}
         states = StateLayout.of(decoder.config, BUCKET.rows, jnp.float32, **form)
         sizes = NUM_PAGES, PAGE_SIZE
@@ -71,7 +75,15 @@ class Stepping:
     def run(self, rows: list[Row]) -> StepOutputs:
         sizes: Any = {"page_size": PAGE_SIZE, "num_pages": NUM_PAGES, "max_pages": MAX_PAGES}
         limits = LimitsPacker(self.vocab_size).pack(rows, BUCKET)
-        words = to_words(pack(rows, BUCKET, **sizes, states=self.layout.states))
+        words = to_words(
+            pack(
+                rows,
+                BUCKET,
+                **sizes,
+                states=self.layout.states,
+                has_adapters=self.has_adapters,
+            )
+        )
         inputs = jax.device_put((words, limits), self.layout.replicated)
         outputs, self.cache = self.compiled(
             jax.tree.leaves(self.weights), self.features.projection, self.cache, *inputs
@@ -102,7 +114,11 @@ def steps_of_two_sequences(vocab_size: int) -> list[list[Row]]:
     sampled = Sampling(temperature=0.7, top_p=0.9, seed=5)
     prompts = [tuple(rng.integers(0, vocab_size, 16).tolist()) for _ in range(2)]
     first, second = (
-        TokenSequence(index, GenerationRequest("s", prompts[index], sampling=sampling), 0.0)
+        TokenSequence(
+            index,
+            GenerationRequest("s", prompts[index], sampling=sampling, adapter=index + 1),
+            0.0,
+        )
         for index, sampling in enumerate((Sampling(), sampled))
     )
     first.pages, second.pages = [9, 3, 0, 7], [2, 8, 15, 1]
@@ -153,16 +169,20 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
         *(("gemma4-moe", False), ("gemma4-moe", True)),
         *(("gemma4-shared", False), ("gemma4-shared", True)),
         *(("qwen3-next", True), ("qwen3-5", False), ("qwen3-5", True), ("qwen3-5-moe", False)),
+        *(("qwen3 adapters", True), ("phi3 adapters", False), ("qwen3-5 adapters", True)),
     ],
 )
 def test_families_divided_over_devices_say_the_same(name: str, *, scanned: bool) -> None:
     folder, _, form = name.partition(" ")
-    weights: WeightFormat = "int8" if form else "float"
+    weights: WeightFormat = "int8" if form == "int8" else "float"
     alone, _ = load_decoder(TARGETS / folder, dtype=jnp.float32, weights=weights)
     placement = placed_on(2)
     loaded, _ = load_decoder(
         TARGETS / folder, dtype=jnp.float32, weights=weights, placement=placement
     )
+    if form == "adapters":
+        load_adapters(alone, TARGETS.parent / "adapters" / folder)
+        load_adapters(loaded, TARGETS.parent / "adapters" / folder, placement)
     for _, part in nnx.iter_modules(loaded.layers[0]):
         if not isinstance(part, Experts):
             continue

@@ -43,22 +43,29 @@ def _run(
     tokens: jax.Array,
     batch: int,
     capture: tuple[int, ...],
+    adapters: jax.Array | None,
 ) -> tuple[jax.Array, DecoderOutput]:
     decoder = nnx.merge(graph, state)
     length = tokens.shape[0] // batch
     positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
     caches = [None] * decoder.cache_count
-    output = decoder(tokens, positions, caches, DenseAttend(batch, length), capture)
+    output = decoder(tokens, positions, caches, DenseAttend(batch, length), capture, adapters)
     return decoder.logits(output.hidden), output
 
 
 def run_dense(
-    decoder: Decoder, token_ids: np.ndarray, capture: tuple[int, ...] = ()
+    decoder: Decoder,
+    token_ids: np.ndarray,
+    capture: tuple[int, ...] = (),
+    adapters: np.ndarray | None = None,
 ) -> tuple[np.ndarray, DecoderOutput]:
-    """Logits and output of whole sequences, [batch, length] -> [batch, length, vocab]."""
+    """Logits and output of whole sequences, [batch, length] -> [batch, length, vocab].
+
+    `adapters` has the number of each token's adapter.
+    """
     batch, length = token_ids.shape
     tokens = jnp.asarray(token_ids.reshape(-1), jnp.int32)
-    logits, output = _run(*nnx.split(decoder), tokens, batch, capture)
+    logits, output = _run(*nnx.split(decoder), tokens, batch, capture, adapters)
     return np.asarray(logits).reshape(batch, length, -1), output
 
 

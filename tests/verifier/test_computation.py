@@ -44,6 +44,7 @@ flags\t\t: fpu avx2
         {"compiler": "jaxlib 0.10.3, libtpu 0.0.30"},
         {"rounding": "exact"},
         {"rounding": "inexact"},
+        {"adapters": ("sql:0123456789abcdef",)},
     ],
 )
 def test_every_part_counts(change: dict[str, Any]) -> None:

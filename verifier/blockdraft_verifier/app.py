@@ -123,9 +123,8 @@ class VerifierApp:
             configuration = settings.target, settings.cache, settings.engine, drafts
             times = StartTimes(self._kept_programs, configuration)
             self._progress.last = times.last
-        runner, checkpoint, computation, mirror = load_target(
-            settings, self._progress.report, self._kept_programs, self._drafter
-        )
+        target = load_target(settings, self._progress.report, self._kept_programs, self._drafter)
+        runner, checkpoint, computation, mirror, adapters = target
         if isinstance(mirror, StepLeader):
             self._leader = mirror
             mirror.channel.on_loss(partial(_leave, on_failure))
@@ -169,7 +168,7 @@ class VerifierApp:
             computation.dtype,
         ).set(1)
         engine.start()
-        self._service.open(Loaded(engine, name, computation, vocab_size, grammars))
+        self._service.open(Loaded(engine, name, computation, vocab_size, grammars, adapters))
         self._progress.report("serving")
         if times is not None:
             times.write(self._progress.seconds)
@@ -215,7 +214,8 @@ class FollowerApp:
         """Load the target, find the leader, compile what it compiles."""
         loop = asyncio.get_running_loop()
         load = partial(load_target, self._settings, self._progress.report)
-        runner, _, _, follower = await self.loading.run(load)
+        target = await self.loading.run(load)
+        runner, follower = target.runner, target.mirror
         assert isinstance(follower, StepFollower)
         self._follower = follower
 

@@ -36,11 +36,15 @@ class Computation:
     # classes are left out: they change with the drafter, whose blocks decide what is compiled. The
     # name of the field is part of the fingerprint.
     rounding: Literal["", "exact", "inexact"] = ""
+    adapters: tuple[str, ...] = ()  # name and fingerprint of each
 
     @property
     def fingerprint(self) -> str:
         """Identity of all of it, 16 hex digits."""
-        parts = json.dumps(asdict(self), sort_keys=True)
+        facts = asdict(self)
+        if not self.adapters:
+            del facts["adapters"]  # versions that had none go on where this one began
+        parts = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(parts.encode()).hexdigest()[:_HEX_DIGITS]
 
 

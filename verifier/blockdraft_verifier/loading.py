@@ -16,6 +16,7 @@ from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.memory import cache_budget_bytes
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.torch_target.loading import load_torch_decoder, torch_versions
+from blockdraft_models.weights.adapters import Adapter, load_adapters
 from blockdraft_models.weights.loading import Checkpoint, load_decoder
 from blockdraft_models.weights.progress import show_progress
 from blockdraft_models.weights.resolve import resolve_target
@@ -39,13 +40,15 @@ logger = logging.getLogger(__name__)
 class LoadedTarget(NamedTuple):
     """A target that is ready to be compiled; whether it is batch-invariant is not known yet.
 
-    `mirror` is its part in running every step on all hosts, None for a single process.
+    `mirror` is its part in running every step on all hosts, None for a single process; `adapters`
+    are the names of its adapters.
     """
 
     runner: ModelRunner
     checkpoint: Checkpoint
     computation: Computation
     mirror: StepLeader | StepFollower | None
+    adapters: tuple[str, ...]
 
 
 def load_target(
@@ -66,6 +69,7 @@ def load_target(
     started = time.perf_counter()
     placement = placement_on_all_devices()
     path = resolve_target(settings.target)
+    adapters: tuple[Adapter, ...] = ()
     with show_progress(f"Loading {settings.target}") as progress:
 
         def shown(loaded_bytes: int, total: int) -> None:
@@ -84,6 +88,8 @@ def load_target(
                 progress=shown,
             )
             computed_by = compiler()
+            if settings.adapters is not None:
+                adapters = load_adapters(decoder, settings.adapters, placement)
             if jax.default_backend() == "tpu":
                 decoder = ScannedDecoder(decoder, placement)
     logger.info(
@@ -103,6 +109,7 @@ def load_target(
         device_kind(),
         jax.device_count(),
         computed_by,
+        adapters=tuple(f"{adapter.name}:{adapter.fingerprint}" for adapter in adapters),
     )
     mirror = None
     if settings.slice is not None:
@@ -118,7 +125,8 @@ def load_target(
     )
     if drafter is not None:
         runner.launching = drafter.launching
-    return LoadedTarget(runner, checkpoint, computation, mirror)
+    names = tuple(adapter.name for adapter in adapters)
+    return LoadedTarget(runner, checkpoint, computation, mirror, names)
 
 
 def sized_for(

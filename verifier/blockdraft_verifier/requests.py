@@ -1,5 +1,7 @@
 """From the wire to a `GenerationRequest`, checked; and back to the wire."""
 
+from collections.abc import Sequence
+
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from llguidance import LLMatcher
@@ -44,11 +46,12 @@ def parse_request(
     vocab_size: int,
     max_context_tokens: int,
     grammar: LLMatcher | None = None,
+    adapters: Sequence[str] = (),
 ) -> GenerationRequest:
     """Return the request a message asks for, or raise a `ServiceError` that names the field.
 
     The server has checked all this already; in a cluster, others may call a verifier too. Its
-    grammar comes compiled.
+    grammar comes compiled. `adapters` are the names of the target's.
     """
     options, speculation = message.sampling, message.speculation
     for field in ("prompt_token_ids", "emitted_token_ids"):
@@ -69,6 +72,13 @@ def parse_request(
     check(max_tokens > emitted, "sampling.max_output_tokens", expected, max_tokens)
     if len(message.cache_salt) > MAX_SALT_BYTES:
         raise invalid_argument("cache_salt", f"cache_salt must have at most {MAX_SALT_BYTES} bytes")
+    if message.adapter and message.adapter not in adapters:
+        raise ServiceError(
+            grpc.StatusCode.NOT_FOUND,
+            "MODEL_NOT_FOUND",
+            f"the target has no adapter {message.adapter!r}",
+            field="adapter",
+        )
     limited = speculation.HasField("max_draft_tokens")
     max_drafted = speculation.max_draft_tokens if limited else None
     check((max_drafted or 0) >= 0, "speculation.max_draft_tokens", ">= 0", max_drafted or 0)
@@ -88,6 +98,7 @@ def parse_request(
         cache_salt=message.cache_salt,
         background=message.background,
         recordable=message.recordable,
+        adapter=1 + adapters.index(message.adapter) if message.adapter else 0,
         **checked_options(OutputOptions, options),
     )
 

@@ -6,7 +6,8 @@ its rows, and in a few of them. Of several rows every second one does so; those 
 so that the loop over the context runs on for them. Then once more at the end of a step that is
 otherwise full, since a place may decide bits too. Compared are the keys and values that all layers
 left in the cache, and the log probabilities after the last position; on a slice of several hosts
-the latter alone.
+the latter alone. If the target has adapters, rows that are compared use the first one, and the
+others the last, or none if there is one only.
 
 Where layers have a state, rows begin where the text had one, in slots of their own, and go on over
 the end of a chunk. Each shape computes the same positions again in these slots, as after a draft
@@ -162,7 +163,7 @@ class _Probe:
             for index, pages in enumerate(row_pages):
                 if index % 2:
                     end = len(self.text)
-                    rows.append(self._row(pages, end - (stop - first), end, self._other_slot))
+                    rows.append(self._other_row(pages, end - (stop - first), end))
                 else:
                     rows.append(self._row(pages, first, stop, index // 2))
             outputs = self.runner.run_in(bucket, rows)
@@ -185,7 +186,7 @@ class _Probe:
         length = min(len(self.text), room // other_rows) if other_rows else 0
         count = max(1, -(-length // size))
         fillers = [
-            self._row(spare[at : at + count], 0, length, self._other_slot)
+            self._other_row(spare[at : at + count], 0, length)
             for at in range(0, len(spare) - count + 1, count)
             if length
         ][:other_rows]
@@ -218,14 +219,21 @@ class _Probe:
                 return
             yield (*self.text_pages[:first], *(spare.pop() for _ in range(page_count)))
 
-    @property
-    def _other_slot(self) -> int:
-        """The slot of rows that are not compared."""
-        return self.runner.settings.scheduler.max_sequences - 1
+    def _other_row(self, pages: Sequence[int], first: int, stop: int) -> Row:
+        """Return a row that is not compared, of another adapter."""
+        slot, count = self.runner.settings.scheduler.max_sequences - 1, self._adapter_count
+        return self._row(pages, first, stop, slot, count if count > 1 else 0)
 
-    def _row(self, pages: Sequence[int], first: int, stop: int, slot: int) -> Row:
+    @property
+    def _adapter_count(self) -> int:
+        return len(self.runner.adapter_ranks)
+
+    def _row(
+        self, pages: Sequence[int], first: int, stop: int, slot: int, adapter: int | None = None
+    ) -> Row:
         drafted = min(stop - first, self.runner.max_block) - 1
-        request = GenerationRequest("self-test", self.text[:stop], log_probs=0)
+        number = min(1, self._adapter_count) if adapter is None else adapter
+        request = GenerationRequest("self-test", self.text[:stop], log_probs=0, adapter=number)
         sequence = TokenSequence(0, request, 0.0, pages=list(pages), state_slot=slot)
         return Row(sequence, first, self.text[first:stop], drafted)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ class Loaded(NamedTuple):
     computation: Computation
     vocab_size: int
     grammars: GrammarCompiler
+    adapters: Sequence[str] = ()  # their names
 
 
 class VerifierService(VerifierServiceServicer):
@@ -90,15 +91,16 @@ class VerifierService(VerifierServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.VerifierServiceDescribeResponse:
         """Describe the target and the attached drafter."""
-        engine, model, computation, vocab_size, _ = self._ready()
+        served = self._ready()
+        engine, computation = served.engine, served.computation
         limits, exactness = engine.settings.scheduler, engine.exactness
         if exactness is not None:
             computation = replace(computation, rounding="exact" if exactness.exact else "inexact")
         return pb.VerifierServiceDescribeResponse(
-            model=model,
+            model=served.model,
             target_fingerprint=computation.target_fingerprint,
             computation_fingerprint=computation.fingerprint,
-            vocabulary_size=vocab_size,
+            vocabulary_size=served.vocab_size,
             max_context_tokens=limits.max_context_tokens,
             max_sequences=limits.max_sequences,
             kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
@@ -106,6 +108,7 @@ class VerifierService(VerifierServiceServicer):
             exactness=None if exactness is None else exactness_message(exactness),
             drafter=None if engine.drafter is None else drafter_message(engine.drafter),
             drafting=drafting_message(engine),
+            adapters=served.adapters,
         )
 
     @unary_errors
@@ -132,7 +135,9 @@ class VerifierService(VerifierServiceServicer):
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
         limit = served.engine.settings.scheduler.max_context_tokens
-        generation_request = parse_request(request, served.vocab_size, limit, grammar)
+        generation_request = parse_request(
+            request, served.vocab_size, limit, grammar, served.adapters
+        )
         try:
             return served.engine.submit(generation_request, listener, on_step_end)
         except QueueFullError as error:

@@ -53,6 +53,7 @@ def model_json(model: "ModelInfo") -> dict[str, object]:
         "exactness": dataclasses.asdict(model.exactness) if model.exactness is not None else None,
         "drafter": dataclasses.asdict(model.drafter) if model.drafter is not None else None,
         "drafting": dataclasses.asdict(model.drafting),
+        "adapters": model.adapters,
     }
 
 
@@ -65,6 +66,7 @@ def _lines(model: "ModelInfo") -> list[tuple[str, object]]:
         ("server version", model.server_version),
         ("numerics", model.exactness or "not tested"),
     ]
+    lines += [("adapter", f"{model.name}:{adapter}") for adapter in model.adapters]
     drafter = model.drafter
     if drafter is None:
         lines.append(("drafter", "none connected"))

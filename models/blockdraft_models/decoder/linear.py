@@ -9,7 +9,7 @@ no mesh is set. `rngs=None` gives zeros, for modules about to be filled from a c
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.products import Matrix, project
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Axes, Division
@@ -45,7 +45,7 @@ def int8_zeros(weight: nnx.Param[Array], inputs: int) -> tuple[nnx.Param[Array],
 
 
 class Linear(nnx.Module):
-    """`x @ weight.T * scale + bias`.
+    """`x @ weight.T * scale + bias`, and what an adapter of the row adds.
 
     Attributes:
         weight: [out in], or [layers out in] if there is a layer; int8 if there is a scale; bytes of
@@ -54,18 +54,20 @@ class Linear(nnx.Module):
         format: GGUF format of the weight, or None.
         scale: Float32 [out], or None for weights in the compute dtype.
         bias: [out] or None.
+        adapters: Those of this map, or None.
         division: Division of the weight among devices; None for a single device.
     """
 
     division: Division | None = None
     layer: Int[Array, ""] | None = None
     format: Format | None = None
+    adapters: "LowRank | None" = None
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
-        axes: tuple[str, str],
+        axes: tuple[str | None, str | None],
         *,
         bias: bool,
         dtype: DTypeLike,
@@ -102,7 +104,38 @@ class Linear(nnx.Module):
     def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
         """Apply the map to each row."""
         y = project(x, self.matrix, division=self.division)
-        return y if self.bias is None else y + self.bias[...][None, :]
+        if self.bias is not None:
+            y = y + self.bias[...][None, :]
+        return y if self.adapters is None else y + self.adapters(x)
+
+
+class LowRank(nnx.Module):
+    """Adapters of a linear map: `up(down(x))`, of each row by the adapter that it names.
+
+    The adapters lie side by side, the outputs of `down` and the inputs of `up` one after another,
+    so that two products serve any mixture of rows, and no row affects another. A scale is part of
+    `up`. Source: LoRA (arXiv 2106.09685, equation 3).
+
+    Attributes:
+        columns: Bool [rows ranks], whether a column is of the row's adapter; set for each step.
+    """
+
+    columns: Bool[Array, "rows ranks"] | None = None
+
+    def __init__(
+        self, in_features: int, out_features: int, ranks: int, axes: Axes, dtype: DTypeLike
+    ) -> None:
+        """Begin with zeros; `axes` are those of the map's weight, `ranks` the sum over adapters."""
+        outputs, inputs = axes
+        self.down = Linear(in_features, ranks, (None, inputs), bias=False, dtype=dtype, rngs=None)
+        self.up = Linear(ranks, out_features, (outputs, None), bias=False, dtype=dtype, rngs=None)
+
+    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
+        """Return the addition to each row of the map's output."""
+        if self.columns is None:
+            raise ValueError("the rows' adapters are not set")
+        low = self.down(x)
+        return self.up(jnp.where(self.columns, low, jnp.zeros_like(low)))
 
 
 class Embedding(nnx.Module):

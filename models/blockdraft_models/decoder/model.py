@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reach, SideInputs
 from blockdraft_models.decoder.config import DecoderConfig
@@ -14,7 +15,7 @@ from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.layer import RMSNorm, norm
 from blockdraft_models.decoder.layer_embeddings import LayerEmbeddings
-from blockdraft_models.decoder.linear import Embedding, Linear
+from blockdraft_models.decoder.linear import Embedding, Linear, LowRank
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
@@ -36,7 +37,12 @@ class Decoder(nnx.Module):
     Layers are unrolled: on CPU a step over one token takes half the time that scanning over
     stacked weights takes, and no step was slower (docs/adr/0004). The price is compilation, a few
     seconds for 30 layers; for a TPU it is minutes, hence `scanned.py`.
+
+    Attributes:
+        adapter_ranks: Columns of each adapter in every `LowRank`; adapters are numbered from 1.
     """
+
+    adapter_ranks: tuple[int, ...] = ()
 
     def __init__(
         self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs | None
@@ -94,12 +100,14 @@ class Decoder(nnx.Module):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
+        adapters: Int[Array, " tokens"] | None = None,
     ) -> DecoderOutput:
         """Run all layers over a flat batch of tokens of any number of sequences.
 
         A position is that of a token in its own sequence. `cache_count` opaque caches are passed
         to `attend`. `capture` lists the layers whose outputs (after the residual) to return, as
-        `target_layer_ids` of DFlash checkpoints does.
+        `target_layer_ids` of DFlash checkpoints does. `adapters` is the number of each token's
+        adapter, 0 for none; None for a decoder without.
         """
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
@@ -112,8 +120,12 @@ class Decoder(nnx.Module):
         if config.embedding_scale != 1.0:
             x = x * jnp.asarray(config.embedding_scale, x.dtype)
         embedded = None if self.layer_embeddings is None else self.layer_embeddings(token_ids, x)
+        columns = None
+        if adapters is not None:
+            numbers = np.repeat(np.arange(1, 1 + len(self.adapter_ranks)), self.adapter_ranks)
+            columns = adapters[:, None] == numbers[None]
         x, captured, updated = self._run_layers(
-            x, (rotary, local), caches, attend, capture, embedded
+            x, (rotary, local), caches, attend, capture, embedded, columns
         )
         hidden = self.norm(x)
         if config.logit_divisor != 1.0:
@@ -128,10 +140,11 @@ class Decoder(nnx.Module):
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
         embedded: Float[Array, "layers tokens width"] | None,
+        columns: Bool[Array, "tokens ranks"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         """Return the last layer's output, the captured layers' outputs and the caches.
 
-        The second of the rotaries is that of layers with a window.
+        The second of the rotaries is that of layers with a window, `columns` those of adapters.
         """
         if len(caches) != self.cache_count:
             raise ValueError(f"expected {self.cache_count} caches, got {len(caches)}")
@@ -139,6 +152,7 @@ class Decoder(nnx.Module):
         keepers = [KeptKV(attend) for _ in caches] if shares else []
         outputs: dict[int, Array] = {}
         for layer_id, layer in enumerate(self.layers):
+            choose_adapters(layer, columns)
             window, source = self.config.window(layer_id), self.config.kv_layer(layer_id)
             number = self.config.cache_number(layer_id)
             rotary = rotaries[window > 0]
@@ -165,3 +179,10 @@ class Decoder(nnx.Module):
         scores = project(hidden, head.matrix, dtype=jnp.float32, division=head.division)
         cap = self.config.logit_cap
         return scores if cap is None else jnp.tanh(scores / cap) * cap
+
+
+def choose_adapters(layer: DecoderLayer, columns: Bool[Array, "tokens ranks"] | None) -> None:
+    """Set the columns of a layer's adapters."""
+    for _, part in nnx.iter_modules(layer):
+        if isinstance(part, LowRank):
+            part.columns = columns

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reach, SideInputs
 from blockdraft_models.decoder.config import LayerForm
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.linear import Linear
-from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.decoder.model import Decoder, choose_adapters
 from blockdraft_models.decoder.periods import periods
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import LAYERS, Place, Placement
@@ -64,7 +64,7 @@ class ScannedDecoder(Decoder):
         Each kind of weight is stacked by itself and its parts are freed at once, so the peak is
         the model plus one kind of weight.
         """
-        self.config = decoder.config
+        self.config, self.adapter_ranks = decoder.config, decoder.adapter_ranks
         self.embedding = decoder.embedding
         self.layer_embeddings = decoder.layer_embeddings
         self.norm = decoder.norm
@@ -101,6 +101,7 @@ class ScannedDecoder(Decoder):
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
         embedded: Float[Array, "layers tokens width"] | None,
+        columns: Bool[Array, "tokens ranks"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         captured_ids = sorted(set(capture))
         # Keys and values of the last layer with heads of each width.
@@ -115,6 +116,7 @@ class ScannedDecoder(Decoder):
             for place, of_layer in zip(places, of_layers, strict=True):
                 layer = nnx.merge(place.graph, place.matrices, of_layer.weights)
                 _choose_layer(layer, of_layer.number)
+                choose_adapters(layer, columns)
                 rotary, reach = self._surroundings(rotaries, place, of_layer)
                 keep, kind = KeptKV(attend), place.form.is_global or place.form.recurrent
                 side = SideInputs(kv.get(kind), of_layer.embedded)

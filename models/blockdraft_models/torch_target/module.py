@@ -108,8 +108,9 @@ class TorchDecoder(Decoder):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
+        adapters: Array | None = None,
     ) -> DecoderOutput:
-        """Run all layers; see `Decoder`."""
+        """Run all layers, without adapters; see `Decoder`."""
         call = _Call(attend, dict(enumerate(caches)))
         self._run(call, input_ids=token_ids[None], position_ids=positions[None])
         if call.updated.keys() != call.caches.keys():

@@ -202,7 +202,9 @@ def open_checkpoint(path: Path, *, any_family: bool = False) -> Iterator[OpenChe
     """
     if path.is_dir():
         if (path / "adapter_config.json").exists() and not any(path.glob("model*.safetensors")):
-            raise CheckpointError(f"{path} is a LoRA adapter; merge it into its model first")
+            raise CheckpointError(
+                f"{path} is a LoRA adapter: --adapters takes its parent folder, --target a model"
+            )
         published = read_json(path / "config.json", required=True)
         published.setdefault("_name_or_path", path.name)
         generation = read_json(path / "generation_config.json")

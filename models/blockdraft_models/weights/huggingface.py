@@ -38,13 +38,13 @@ class _Stored:
 class SafetensorsWeights:
     """The tensors of a Hugging Face directory, read one at a time from mapped shards."""
 
-    def __init__(self, directory: Path) -> None:
-        """Open every shard and read its header."""
+    def __init__(self, directory: Path, single: str = _SINGLE) -> None:
+        """Open every shard and read its header; `single` is the file that may hold all tensors."""
         self._stack = ExitStack()
         self._tensors: dict[str, _Stored] = {}
         try:
-            weight_map = _weight_map(directory)
-            for shard in _shard_files(directory, weight_map):
+            weight_map = _weight_map(directory, single)
+            for shard in _shard_files(directory, weight_map, single):
                 self._open(shard)
             self._check_index(directory, weight_map)
         except BaseException:
@@ -143,12 +143,12 @@ def _float8(stored: _Stored) -> Any:
     return np.memmap(stored.path, dtype, mode="r", offset=stored.start, shape=stored.shape)
 
 
-def _weight_map(directory: Path) -> dict[str, str] | None:
+def _weight_map(directory: Path, single: str) -> dict[str, str] | None:
     """Return the shard of each tensor; None without an index, or with all in one file.
 
     As in transformers, an index beside that file counts as the remains of another model.
     """
-    if (directory / _SINGLE).exists():
+    if (directory / single).exists():
         return None
     index = read_json(directory / _INDEX)
     if not index and not (directory / _INDEX).exists():
@@ -159,18 +159,18 @@ def _weight_map(directory: Path) -> dict[str, str] | None:
     return {name: str(shard) for name, shard in weight_map.items()}
 
 
-def _shard_files(directory: Path, weight_map: Mapping[str, str] | None) -> list[Path]:
+def _shard_files(directory: Path, weight_map: Mapping[str, str] | None, single: str) -> list[Path]:
     if weight_map is not None:
         names = sorted(set(weight_map.values()))
-    elif (directory / _SINGLE).exists():
-        names = [_SINGLE]
+    elif (directory / single).exists():
+        names = [single]
     elif any(directory.glob("*.bin")) or any(directory.glob("*.pt*")):
         raise CheckpointError(
             f"{directory} has only pickled weights, which may run code when loaded; "
             "convert them to safetensors"
         )
     else:
-        raise CheckpointError(f"{directory} has neither {_SINGLE} nor {_INDEX}")
+        raise CheckpointError(f"{directory} has neither {single} nor {_INDEX}")
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise CheckpointError(f"index of {directory} names {name!r}, not a shard beside it")

@@ -190,7 +190,7 @@ def _converted(
     def part(index: Index) -> np.ndarray:
         return np.asarray(read(index), dtype, order="C")
 
-    return _send(part, name.shape, dtype, _place(source, axes, name.shape, placement))
+    return send(part, name.shape, dtype, _place(source, axes, name.shape, placement))
 
 
 def _quantized(
@@ -218,8 +218,8 @@ def _quantized(
     shape = _but_inputs(name, name.shape)
     of_scales = _place(source, _but_inputs(name, axes), shape, placement)
     return {
-        name.path: _send(values, name.shape, np.dtype(np.int8), whole),
-        scale_path(name): _send(scales, shape, np.dtype(np.float32), of_scales),
+        name.path: send(values, name.shape, np.dtype(np.int8), whole),
+        scale_path(name): send(scales, shape, np.dtype(np.float32), of_scales),
     }
 
 
@@ -235,7 +235,7 @@ def _place(
     return None if placement is None else placement.place(axes, shape, config)
 
 
-def _send(
+def send(
     part: Callable[[Index], np.ndarray],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],

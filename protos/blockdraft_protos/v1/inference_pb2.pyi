@@ -448,6 +448,7 @@ class GetModelResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     EXACTNESS_FIELD_NUMBER: _builtins.int
     DRAFTING_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name clients may use in requests."""
     target_fingerprint: _builtins.str
@@ -470,6 +471,10 @@ class GetModelResponse(_message.Message):
     def drafting(self) -> Global___Drafting:
         """Whether drafting pays on the verifier at hand, and what came of drafts so far."""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the model's LoRA adapters, each served as "model:adapter"."""
+
     def __init__(
         self,
         *,
@@ -481,10 +486,11 @@ class GetModelResponse(_message.Message):
         version: _builtins.str = ...,
         exactness: Global___ModelExactness | None = ...,
         drafting: Global___Drafting | None = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "max_context_tokens", b"max_context_tokens", "model", b"model", "target_fingerprint", b"target_fingerprint", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

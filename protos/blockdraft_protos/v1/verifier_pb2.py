@@ -26,7 +26,7 @@ from blockdraft_protos.v1 import inference_pb2 as blockdraft__protos_dot_v1_dot_
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#blockdraft_protos/v1/verifier.proto\x12\rblockdraft.v1\x1a$blockdraft_protos/v1/inference.proto\x1a\x19google/protobuf/any.proto\"\x90\x01\n\rDecodeRequest\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12/\n\x05\x62\x65gin\x18\x02 \x01(\x0b\x32\x1e.blockdraft.v1.SequenceRequestH\x00\x12/\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x1d.blockdraft.v1.CancelSequenceH\x00\x42\x08\n\x06\x61\x63tion\"\xcd\x02\n\x0fSequenceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x03 \x03(\x05\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x05 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\x12*\n\tbad_words\x18\x06 \x03(\x0b\x32\x17.blockdraft.v1.TokenIds\x12\x0e\n\x06replay\x18\x07 \x01(\x08\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x12\n\nbackground\x18\t \x01(\x08\x12\x12\n\nrecordable\x18\n \x01(\x08\x12\x0f\n\x07grammar\x18\x0b \x01(\t\"\x10\n\x0e\x43\x61ncelSequence\"B\n\x0e\x44\x65\x63odeResponse\x12\x30\n\tsequences\x18\x01 \x03(\x0b\x32\x1d.blockdraft.v1.SequenceTokens\"\xe0\x02\n\x0eSequenceTokens\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x12\n\nstep_sizes\x18\x03 \x03(\x05\x12/\n\tlog_probs\x18\x04 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x06 \x01(\x0b\x32\x14.blockdraft.v1.Usage\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x36\n\x10prompt_log_probs\x18\x08 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12+\n\x07sources\x18\t \x03(\x0e\x32\x1a.blockdraft.v1.TokenSource\" \n\x1eVerifierServiceDescribeRequest\"\xec\x02\n\x1fVerifierServiceDescribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\x05\x12\x15\n\rmax_sequences\x18\x05 \x01(\x05\x12*\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x19.blockdraft.v1.DraftModel\x12\x1f\n\x17\x63omputation_fingerprint\x18\x07 \x01(\t\x12\x30\n\texactness\x18\x08 \x01(\x0b\x32\x1d.blockdraft.v1.ModelExactness\x12\x0f\n\x07process\x18\t \x01(\t\x12\x17\n\x0fkv_cache_tokens\x18\n \x01(\x03\x12)\n\x08\x64rafting\x18\x0b \x01(\x0b\x32\x17.blockdraft.v1.Drafting\"\x10\n\x0eGetLoadRequest\"p\n\x0fGetLoadResponse\x12\x19\n\x11running_sequences\x18\x01 \x01(\x05\x12\x19\n\x11waiting_sequences\x18\x02 \x01(\x05\x12\x12\n\nused_pages\x18\x03 \x01(\x05\x12\x13\n\x0btotal_pages\x18\x04 \x01(\x05\x32\x91\x02\n\x0fVerifierService\x12I\n\x06\x44\x65\x63ode\x12\x1c.blockdraft.v1.DecodeRequest\x1a\x1d.blockdraft.v1.DecodeResponse(\x01\x30\x01\x12i\n\x08\x44\x65scribe\x12-.blockdraft.v1.VerifierServiceDescribeRequest\x1a..blockdraft.v1.VerifierServiceDescribeResponse\x12H\n\x07GetLoad\x12\x1d.blockdraft.v1.GetLoadRequest\x1a\x1e.blockdraft.v1.GetLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#blockdraft_protos/v1/verifier.proto\x12\rblockdraft.v1\x1a$blockdraft_protos/v1/inference.proto\x1a\x19google/protobuf/any.proto\"\x90\x01\n\rDecodeRequest\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12/\n\x05\x62\x65gin\x18\x02 \x01(\x0b\x32\x1e.blockdraft.v1.SequenceRequestH\x00\x12/\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x1d.blockdraft.v1.CancelSequenceH\x00\x42\x08\n\x06\x61\x63tion\"\xde\x02\n\x0fSequenceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x03(\x05\x12\x19\n\x11\x65mitted_token_ids\x18\x03 \x03(\x05\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.blockdraft.v1.SamplingOptions\x12\x36\n\x0bspeculation\x18\x05 \x01(\x0b\x32!.blockdraft.v1.SpeculationOptions\x12*\n\tbad_words\x18\x06 \x03(\x0b\x32\x17.blockdraft.v1.TokenIds\x12\x0e\n\x06replay\x18\x07 \x01(\x08\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x12\n\nbackground\x18\t \x01(\x08\x12\x12\n\nrecordable\x18\n \x01(\x08\x12\x0f\n\x07grammar\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x0c \x01(\t\"\x10\n\x0e\x43\x61ncelSequence\"B\n\x0e\x44\x65\x63odeResponse\x12\x30\n\tsequences\x18\x01 \x03(\x0b\x32\x1d.blockdraft.v1.SequenceTokens\"\xe0\x02\n\x0eSequenceTokens\x12\x13\n\x0bsequence_id\x18\x01 \x01(\x03\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x12\n\nstep_sizes\x18\x03 \x03(\x05\x12/\n\tlog_probs\x18\x04 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12\x32\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1b.blockdraft.v1.FinishReason\x12#\n\x05usage\x18\x06 \x01(\x0b\x32\x14.blockdraft.v1.Usage\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x14.google.protobuf.Any\x12\x36\n\x10prompt_log_probs\x18\x08 \x03(\x0b\x32\x1c.blockdraft.v1.TokenLogProbs\x12+\n\x07sources\x18\t \x03(\x0e\x32\x1a.blockdraft.v1.TokenSource\" \n\x1eVerifierServiceDescribeRequest\"\xfe\x02\n\x1fVerifierServiceDescribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x1a\n\x12target_fingerprint\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x04 \x01(\x05\x12\x15\n\rmax_sequences\x18\x05 \x01(\x05\x12*\n\x07\x64rafter\x18\x06 \x01(\x0b\x32\x19.blockdraft.v1.DraftModel\x12\x1f\n\x17\x63omputation_fingerprint\x18\x07 \x01(\t\x12\x30\n\texactness\x18\x08 \x01(\x0b\x32\x1d.blockdraft.v1.ModelExactness\x12\x0f\n\x07process\x18\t \x01(\t\x12\x17\n\x0fkv_cache_tokens\x18\n \x01(\x03\x12)\n\x08\x64rafting\x18\x0b \x01(\x0b\x32\x17.blockdraft.v1.Drafting\x12\x10\n\x08\x61\x64\x61pters\x18\x0c \x03(\t\"\x10\n\x0eGetLoadRequest\"p\n\x0fGetLoadResponse\x12\x19\n\x11running_sequences\x18\x01 \x01(\x05\x12\x19\n\x11waiting_sequences\x18\x02 \x01(\x05\x12\x12\n\nused_pages\x18\x03 \x01(\x05\x12\x13\n\x0btotal_pages\x18\x04 \x01(\x05\x32\x91\x02\n\x0fVerifierService\x12I\n\x06\x44\x65\x63ode\x12\x1c.blockdraft.v1.DecodeRequest\x1a\x1d.blockdraft.v1.DecodeResponse(\x01\x30\x01\x12i\n\x08\x44\x65scribe\x12-.blockdraft.v1.VerifierServiceDescribeRequest\x1a..blockdraft.v1.VerifierServiceDescribeResponse\x12H\n\x07GetLoad\x12\x1d.blockdraft.v1.GetLoadRequest\x1a\x1e.blockdraft.v1.GetLoadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECODEREQUEST']._serialized_start=120
   _globals['_DECODEREQUEST']._serialized_end=264
   _globals['_SEQUENCEREQUEST']._serialized_start=267
-  _globals['_SEQUENCEREQUEST']._serialized_end=600
-  _globals['_CANCELSEQUENCE']._serialized_start=602
-  _globals['_CANCELSEQUENCE']._serialized_end=618
-  _globals['_DECODERESPONSE']._serialized_start=620
-  _globals['_DECODERESPONSE']._serialized_end=686
-  _globals['_SEQUENCETOKENS']._serialized_start=689
-  _globals['_SEQUENCETOKENS']._serialized_end=1041
-  _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_start=1043
-  _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_end=1075
-  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_start=1078
-  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=1442
-  _globals['_GETLOADREQUEST']._serialized_start=1444
-  _globals['_GETLOADREQUEST']._serialized_end=1460
-  _globals['_GETLOADRESPONSE']._serialized_start=1462
-  _globals['_GETLOADRESPONSE']._serialized_end=1574
-  _globals['_VERIFIERSERVICE']._serialized_start=1577
-  _globals['_VERIFIERSERVICE']._serialized_end=1850
+  _globals['_SEQUENCEREQUEST']._serialized_end=617
+  _globals['_CANCELSEQUENCE']._serialized_start=619
+  _globals['_CANCELSEQUENCE']._serialized_end=635
+  _globals['_DECODERESPONSE']._serialized_start=637
+  _globals['_DECODERESPONSE']._serialized_end=703
+  _globals['_SEQUENCETOKENS']._serialized_start=706
+  _globals['_SEQUENCETOKENS']._serialized_end=1058
+  _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_start=1060
+  _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_end=1092
+  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_start=1095
+  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=1477
+  _globals['_GETLOADREQUEST']._serialized_start=1479
+  _globals['_GETLOADREQUEST']._serialized_end=1495
+  _globals['_GETLOADRESPONSE']._serialized_start=1497
+  _globals['_GETLOADRESPONSE']._serialized_end=1609
+  _globals['_VERIFIERSERVICE']._serialized_start=1612
+  _globals['_VERIFIERSERVICE']._serialized_end=1885
 # @@protoc_insertion_point(module_scope)

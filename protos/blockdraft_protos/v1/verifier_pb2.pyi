@@ -73,6 +73,7 @@ class SequenceRequest(_message.Message):
     BACKGROUND_FIELD_NUMBER: _builtins.int
     RECORDABLE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifier given by the server, for logs."""
     replay: _builtins.bool
@@ -91,6 +92,8 @@ class SequenceRequest(_message.Message):
     """
     grammar: _builtins.str
     """Grammar of the output, emitted_token_ids included, in the JSON format of llguidance; empty for none."""
+    adapter: _builtins.str
+    """Name of an adapter of the target; empty for the target as it is."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; at least one id."""
@@ -136,10 +139,11 @@ class SequenceRequest(_message.Message):
         background: _builtins.bool = ...,
         recordable: _builtins.bool = ...,
         grammar: _builtins.str = ...,
+        adapter: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["background", b"background", "bad_words", b"bad_words", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "grammar", b"grammar", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "background", b"background", "bad_words", b"bad_words", "cache_salt", b"cache_salt", "emitted_token_ids", b"emitted_token_ids", "grammar", b"grammar", "prompt_token_ids", b"prompt_token_ids", "recordable", b"recordable", "replay", b"replay", "request_id", b"request_id", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -292,6 +296,7 @@ class VerifierServiceDescribeResponse(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     KV_CACHE_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFTING_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -323,6 +328,10 @@ class VerifierServiceDescribeResponse(_message.Message):
     def drafting(self) -> _inference_pb2.Drafting:
         """Whether drafting pays now, and what came of drafts so far."""
 
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the target's adapters."""
+
     def __init__(
         self,
         *,
@@ -337,10 +346,11 @@ class VerifierServiceDescribeResponse(_message.Message):
         process: _builtins.str = ...,
         kv_cache_tokens: _builtins.int = ...,
         drafting: _inference_pb2.Drafting | None = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

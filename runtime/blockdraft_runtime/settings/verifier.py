@@ -219,6 +219,12 @@ class VerifierSettings:
     )
     cache: CacheSettings = group(CacheSettings)
     engine: EngineSettings = group(EngineSettings)
+    adapters: Path | None = setting(
+        None,
+        "folder of LoRA adapters, one in each subfolder as PEFT writes it; requests name one as "
+        "`model:adapter`",
+        common=True,
+    )
     compilation_cache: Path | None = setting(
         None,
         "folder that keeps compiled executables; unset: `xla` in the folder of BLOCKDRAFT_CACHE",
@@ -246,3 +252,5 @@ class VerifierSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         check(self)
+        if self.adapters is not None and self.engine.implementation == "torch":
+            raise ValueError("--adapters and --implementation torch exclude each other")

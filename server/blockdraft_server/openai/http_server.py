@@ -39,6 +39,7 @@ from blockdraft_server.openai.tokenization import (
     tokens,
     tokens_to_spell,
 )
+from blockdraft_server.request import ServedModel
 from blockdraft_server.routing.pool import VerifierPool
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,8 @@ class HttpServer:
         texts = settings.limits.max_prompt_bytes + MAX_CONSTRAINT_BYTES
         max_bytes = _ESCAPING * texts + _ROOM_BYTES
         application = web.Application(client_max_size=max_bytes, middlewares=[self._let_in])
-        service = ServiceRoutes(settings.served_name, pool, registry)
+        self._model = ServedModel(settings.served_name, pool.adapters)
+        service = ServiceRoutes(self._model, pool, registry)
         for method, path, handler in (
             ("POST", "/v1/chat/completions", self._chat),
             ("POST", "/v1/completions", self._text),
@@ -189,16 +191,12 @@ class HttpServer:
         return await self._answered(request, batch, answer, {})
 
     async def _tokens(self, request: web.Request) -> web.Response:
-        prompt = await self._converted(
-            request, partial(prompt_to_tokenize, self._settings.served_name)
-        )
+        prompt = await self._converted(request, partial(prompt_to_tokenize, self._model))
         listing = await self._tokenize(prompt, _metadata(request))
         return web.json_response(tokens(listing, self._pool.ready_limits.max_context_tokens))
 
     async def _spelling(self, request: web.Request) -> web.Response:
-        prompt = await self._converted(
-            request, partial(tokens_to_spell, self._settings.served_name)
-        )
+        prompt = await self._converted(request, partial(tokens_to_spell, self._model))
         return web.json_response(spelling(await self._tokenize(prompt, _metadata(request))))
 
     async def _converted(self, request: web.Request, convert: Callable[[object], T]) -> T:
@@ -232,7 +230,7 @@ class HttpServer:
         wants_log_probs = batch.requests[0].sampling.HasField("log_probs")
         prompts, count = len(batch.requests), batch.count
         token_bytes = self.token_bytes if batch.sources else None
-        name, details = self._settings.served_name, batch.details
+        name, details = batch.requests[0].model or self._model.name, batch.details
         answer = kind(name, prompts, count, wants_log_probs, token_bytes, details)
         # HTTP callers set no deadline.
         completions = self._complete(batch.requests, count, _metadata(request), None, stand_ins)

@@ -8,31 +8,32 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from blockdraft_runtime import version
 from blockdraft_server.model_details import model_details
 from blockdraft_server.openai.errors import error_body
-from blockdraft_server.request import check_model
+from blockdraft_server.request import ServedModel
 from blockdraft_server.routing.pool import VerifierPool
 from blockdraft_server.vllm.metrics import VllmMetrics
 
 
 class ServiceRoutes:
-    """Handlers of requests about a service that is called `name`."""
+    """Handlers of requests about a service."""
 
-    def __init__(self, name: str, pool: VerifierPool, registry: CollectorRegistry) -> None:
+    def __init__(self, model: ServedModel, pool: VerifierPool, registry: CollectorRegistry) -> None:
         """Describe the verifiers of a pool and the metrics of a registry."""
-        self._name = name
+        self._model = model
         self._pool = pool
         self._registry = registry
         # Of its own: what scrapes the metrics port has the verifiers' own numbers.
         self._vllm_names = CollectorRegistry()
-        self._vllm_names.register(VllmMetrics(name, pool))
+        self._vllm_names.register(VllmMetrics(model.name, pool))
 
     async def models(self, request: web.Request) -> web.Response:
-        """List the model."""
-        return web.json_response({"object": "list", "data": [self._described()]})
+        """List the model, and its adapters."""
+        adapters = ("", *self._model.adapters())
+        return web.json_response({"object": "list", "data": list(map(self._described, adapters))})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Describe the model, if it is the one in the path."""
-        check_model(request.match_info["model"], self._name)
-        return web.json_response(self._described())
+        """Describe the model in the path."""
+        adapter = self._model.adapter(request.match_info["model"])
+        return web.json_response(self._described(adapter))
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer with 200 if a verifier takes requests, else with 503 and the reason."""
@@ -50,10 +51,12 @@ class ServiceRoutes:
         body = b"".join(map(generate_latest, (self._registry, self._vllm_names)))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    def _described(self) -> dict[str, object]:
-        details = model_details(self._name, self._pool.description)
+    def _described(self, adapter: str) -> dict[str, object]:
+        name = self._model.name
+        details = model_details(name, self._pool.description)
         return {
-            "id": self._name,
+            "id": f"{name}:{adapter}" if adapter else name,
+            **({"parent": name} if adapter else {}),
             "object": "model",
             "created": 0,
             "owned_by": "blockdraft",

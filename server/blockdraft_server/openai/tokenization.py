@@ -8,7 +8,7 @@ from blockdraft_runtime.status import invalid_argument
 from blockdraft_server.json_fields import Fields
 from blockdraft_server.keys import Metadata
 from blockdraft_server.openai.requests import conversation_of
-from blockdraft_server.request import check_model
+from blockdraft_server.request import ServedModel
 
 Tokenize = Callable[
     [inference_pb2.Prompt, Metadata | None], Awaitable[inference_pb2.TokenizeResponse]
@@ -16,10 +16,10 @@ Tokenize = Callable[
 """Lists the tokens of a prompt for a caller with these headers."""
 
 
-def prompt_to_tokenize(name: str, body: object) -> inference_pb2.Prompt:
-    """Return the prompt of a request to tokenize, a `prompt` or `messages`, for model `name`."""
+def prompt_to_tokenize(model: ServedModel, body: object) -> inference_pb2.Prompt:
+    """Return the prompt of a request to tokenize, a `prompt` or `messages`."""
     fields = Fields(body)
-    check_model(fields.text("model") or "", name)
+    model.adapter(fields.text("model") or "")
     # Tokens are those that a completion of the prompt would begin with.
     fields.only("add_special_tokens", True)
     fields.only("return_token_strs", False)
@@ -35,10 +35,10 @@ def prompt_to_tokenize(name: str, body: object) -> inference_pb2.Prompt:
     return prompt
 
 
-def tokens_to_spell(name: str, body: object) -> inference_pb2.Prompt:
-    """Return the `tokens` of a request to detokenize, as a prompt of them, for model `name`."""
+def tokens_to_spell(model: ServedModel, body: object) -> inference_pb2.Prompt:
+    """Return the `tokens` of a request to detokenize, as a prompt of them."""
     fields = Fields(body)
-    check_model(fields.text("model") or "", name)
+    model.adapter(fields.text("model") or "")
     token_ids = fields.integers("tokens")
     fields.finish()
     if not token_ids:

@@ -101,6 +101,13 @@ class VerifierPool:
             raise self.unavailable()
         return limits
 
+    def adapters(self) -> Sequence[str]:
+        """Return the names of the target's adapters; UNAVAILABLE before the first response."""
+        description = self.description
+        if description is None:
+            raise self.unavailable()
+        return description.adapters
+
     def unavailable(self) -> ServiceError:
         """Return the error for a request while no verifier is healthy: one may be loading."""
         messages = (link.loading for link in self._links.values() if link.loading is not None)

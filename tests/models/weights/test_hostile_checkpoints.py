@@ -252,7 +252,7 @@ def test_what_is_not_the_model_itself(checkpoint: Path, decoder: Decoder, tmp_pa
         load(checkpoint)
     (checkpoint / WEIGHTS).unlink()
     (checkpoint / "adapter_config.json").write_text("{}")
-    with refused("is a LoRA adapter", checkpoint):
+    with refused("is a LoRA adapter: --adapters takes", checkpoint):
         load(checkpoint)
 
 

@@ -45,6 +45,8 @@ class StepInputs(NamedTuple):
     # None for a target without states.
     state_slots: Array | None = None
     state_copies: Array | None = None
+    # Number of each token's adapter, Int[Array, " tokens"]; None for a target without adapters.
+    adapters: Array | None = None
 
 
 def pack(
@@ -55,6 +57,7 @@ def pack(
     num_pages: int,
     max_pages: int,
     states: StateLayout | None = None,
+    has_adapters: bool = False,
 ) -> StepInputs:
     """Return the step inputs of `rows`, padded to `bucket`, which holds them.
 
@@ -108,6 +111,10 @@ def pack(
     state_slots, state_copies = None, None
     if states is not None:
         state_slots, state_copies = _packed_states(rows, bucket.rows, states.most_copies)
+    adapters: Any = None
+    if has_adapters:
+        adapters = _zeros(bucket.tokens)
+        adapters[:total] = np.repeat(_numbers(r.adapter for r in requests), lengths)
     return StepInputs(
         token_ids,
         positions,
@@ -123,6 +130,7 @@ def pack(
         rules_wanted,
         state_slots,
         state_copies,
+        adapters,
     )
 
 

@@ -77,7 +77,7 @@ class ModelRunner:
         self._leader, self._kept_programs = leader, kept_programs
         self._graph, self._weights = nnx.split(decoder)
         self._leaves = jax.tree.leaves(self._weights)
-        self.model = decoder.config
+        self.model, self.adapter_ranks = decoder.config, decoder.adapter_ranks
         self.dtype = decoder.dtype
         self.layout = cache_layout(decoder, settings, mesh)
         states = self.layout.states
@@ -285,6 +285,7 @@ class ModelRunner:
             num_pages=self.layout.num_pages,
             max_pages=self._max_pages,
             states=self.layout.states,
+            has_adapters=bool(self.adapter_ranks),
         )
 
     def _execute(

@@ -117,10 +117,17 @@ class TargetStep:
         `StepInputs`, and `TokenLimits`, and returns `StepOutputs` and the cache, which it takes
         over. To flatten the weights at each step would take longer than anything else on the host.
         """
-        layout = self.layout
-        sizes = {"page_size": layout.page_size, "num_pages": layout.num_pages}
-        inputs = pack((), bucket, **sizes, max_pages=self.max_pages, states=layout.states)
-        limits = no_limits(bucket, nnx.merge(self.graph, weights).config.vocab_size)
+        layout, decoder = self.layout, nnx.merge(self.graph, weights)
+        inputs = pack(
+            (),
+            bucket,
+            page_size=layout.page_size,
+            num_pages=layout.num_pages,
+            max_pages=self.max_pages,
+            states=layout.states,
+            has_adapters=bool(decoder.adapter_ranks),
+        )
+        limits = no_limits(bucket, decoder.config.vocab_size)
         small = to_words(inputs), limits
         cache = jax.eval_shape(functools.partial(allocate_cache, layout))
         leaves, tree = jax.tree.flatten(weights)
@@ -162,7 +169,12 @@ class TargetStep:
         attend = PagedAttend(inputs.batch, self.layout, inputs.state_slots)
         caches = [*cache.layers, *cache.states]
         output = decoder(
-            inputs.token_ids, inputs.positions, caches, attend, self.features.layer_ids
+            inputs.token_ids,
+            inputs.positions,
+            caches,
+            attend,
+            self.features.layer_ids,
+            inputs.adapters,
         )
         logits = decoder.logits(output.hidden[inputs.choice_token])
 

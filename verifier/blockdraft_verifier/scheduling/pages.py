@@ -1,9 +1,9 @@
 """Ownership of the KV cache's pages; bookkeeping for the arrays of `device/cache.py`.
 
 A full page whose tokens are all committed is named by a hash of its tokens and of everything
-before them, the salt of a tenant included. When its last owner leaves, a named page keeps its
-contents and can be taken over by a later sequence with the same prefix, until the space is needed
-(least recently used first).
+before them, the salt of a tenant and the number of an adapter included. When its last owner leaves,
+a named page keeps its contents and can be taken over by a later sequence with the same prefix,
+until the space is needed (least recently used first).
 Source of the scheme: vLLM's automatic prefix caching.
 """
 
@@ -21,9 +21,11 @@ def page_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.blake2b(previous + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
-def root_name(salt: bytes) -> bytes:
-    """Return the name of the prefix before a sequence's first page; empty without a salt."""
-    return hashlib.blake2b(salt, digest_size=16, person=b"salt").digest() if salt else b""
+def root_name(salt: bytes, adapter: int = 0) -> bytes:
+    """Return the name of the prefix before a sequence's first page; empty without either."""
+    if not salt and not adapter:
+        return b""
+    return hashlib.blake2b(repr((salt, adapter)).encode(), digest_size=16, person=b"salt").digest()
 
 
 class PageAllocator:

@@ -269,7 +269,7 @@ class Scheduler:
             self.waiting.take(sequence)
             sequence.state_slot = self._slots.take()
             if not sequence.scores_prompt:
-                root = root_name(sequence.request.cache_salt)
+                root = root_name(sequence.request.cache_salt, sequence.request.adapter)
                 cached, sequence.page_hashes = self.pages.take_prefix(
                     sequence.tokens, root, self._slots.has
                 )
@@ -384,7 +384,7 @@ class Scheduler:
             if sequence.page_hashes:
                 previous = sequence.page_hashes[-1]
             else:
-                previous = root_name(sequence.request.cache_salt)
+                previous = root_name(sequence.request.cache_salt, sequence.request.adapter)
             name = page_hash(previous, sequence.tokens[start : start + size])
             self.pages.name(sequence.pages[len(sequence.page_hashes)], name)
             sequence.page_hashes.append(name)

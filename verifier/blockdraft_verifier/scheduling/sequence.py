@@ -64,6 +64,7 @@ class GenerationRequest(OutputOptions):
     cache_salt: bytes = b""
     background: bool = False  # whether it gives way to all that are not in the background
     recordable: bool = False  # whether it may become a training sample of a drafter that learns
+    adapter: int = 0  # number of the target's adapter, from 1; 0 for none
 
 
 class DraftSource(enum.Enum):
