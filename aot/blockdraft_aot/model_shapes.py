@@ -13,7 +13,7 @@ from blockdraft_drafter.compiled.definition import DraftConfig
 from blockdraft_drafter.dflash.config import DFlashConfig
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.sources import method_of, published_method
-from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
+from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes, LatentSizes
 from blockdraft_models.decoder.rope_scaling import (
     LinearScaling,
     ProportionalScaling,
@@ -229,6 +229,35 @@ SHAPES["gpt-oss-20b"] = replace(
     experts_per_token=4,
     bos_token_id=199998,
     eos_token_ids=(200002, 199999, 200012),
+)
+
+SHAPES["moonlight-16b-a3b"] = replace(
+    _LLAMA_3_1,
+    name="moonlight-16b-a3b",
+    family="deepseek_v3",
+    vocab_size=163840,
+    hidden_size=2048,
+    intermediate_size=1408,
+    num_layers=27,
+    num_heads=16,
+    num_kv_heads=1,
+    head_dim=576,
+    rope_theta=50000.0,
+    rope_scaling=None,
+    rotary_dim=64,
+    query_scale=3**0.5,
+    latent=LatentSizes(query_rank=0, rank=512, plain_dim=128, rotary_dim=64, value_dim=128),
+    dense_layers=1,
+    dense_size=11264,
+    num_experts=64,
+    experts_per_token=6,
+    shared_expert_size=2816,
+    shared_expert_gate=False,
+    sigmoid_routing=True,
+    routing_scale=2.446,
+    max_position_embeddings=8192,
+    bos_token_id=163584,
+    eos_token_ids=(163585,),
 )
 
 

@@ -169,6 +169,7 @@ def test_the_same_tokens_as_on_one_device(layout: str, raw: bool, tmp_path: Path
         *(("gemma4-moe", False), ("gemma4-moe", True)),
         *(("gemma4-shared", False), ("gemma4-shared", True)),
         *(("qwen3-next", True), ("qwen3-5", False), ("qwen3-5", True), ("qwen3-5-moe", False)),
+        *(("deepseek-v3", False), ("deepseek-v3", True), ("glm4-moe-lite", True)),
         *(("qwen3 adapters", True), ("phi3 adapters", False), ("qwen3-5 adapters", True)),
     ],
 )

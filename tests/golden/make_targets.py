@@ -39,6 +39,8 @@ SEEDS = {
     "qwen3-5": 19,
     "qwen3-5-moe": 20,
     "gemma4-moe": 21,
+    "deepseek-v3": 22,
+    "glm4-moe-lite": 23,
 }
 CONTINUED = 100
 
@@ -57,7 +59,7 @@ def make(target: str, seed: int) -> None:
         if parameter.ndim == 1 or name.endswith("bias"):
             parameter.data += 0.2 * torch.randn_like(parameter)
     for name, buffer in model.named_buffers():
-        if name.endswith("layer_scalar"):
+        if name.endswith(("layer_scalar", "e_score_correction_bias")):
             buffer += 0.2 * torch.randn_like(buffer)
     dtype = getattr(torch, published.get("dtype") or published["torch_dtype"])
     size = sum(p.numel() for p in model.parameters()) * dtype.itemsize

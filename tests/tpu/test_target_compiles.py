@@ -230,8 +230,10 @@ def test_int8_weights_are_read_as_such() -> None:
     assert before.counts.bytes - after.counts.bytes > 0.9 * saved / config.num_layers
 
 
-# Gemma 4's experts are 704 wide, gpt-oss 2,880.
-@pytest.mark.parametrize(("name", "layers"), [("gemma-4-26b-a4b", 6), ("gpt-oss-20b", 4)])
+# Gemma 4's experts are 704 wide, gpt-oss 2,880; a latent vector and what is rotated 576.
+@pytest.mark.parametrize(
+    ("name", "layers"), [("gemma-4-26b-a4b", 6), ("gpt-oss-20b", 4), ("moonlight-16b-a3b", 4)]
+)
 def test_weights_that_fill_no_whole_lanes_are_not_copied(name: str, layers: int) -> None:
     config = SHAPES[name].shortened(layers)
     mesh = topology("v6e:2x2").mesh

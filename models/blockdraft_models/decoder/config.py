@@ -41,6 +41,7 @@ class LayerForm(NamedTuple):
     is_global: bool  # whether it has the heads of layers without a window, if those are others
     own_kv: bool  # whether it has keys and values
     recurrent: bool = False  # whether it has a state instead of attention
+    dense: bool = False  # whether it has an MLP where others have experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,24 @@ class DeltaSizes:
         sizes = asdict(self)
         if min(sizes.values()) < 1 or self.value_heads % self.key_heads or self.taps > _MOST_TAPS:
             raise ValueError(f"a delta rule of {sizes} is not supported")
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSizes:
+    """The sizes of latent attention; see `latent_attention`."""
+
+    query_rank: int  # width of the vector that queries come from; 0 if it is the layer's input
+    rank: int  # width of the vector that keys and values come from
+    plain_dim: int  # elements of each head's query and key that are not rotated
+    rotary_dim: int  # those that are
+    value_dim: int  # elements of each head's value
+    interleaved: bool = True  # whether neighbours are rotated against each other, as stored
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no layer can have."""
+        sizes = self.rank, self.plain_dim, self.rotary_dim, self.value_dim
+        if min(sizes) < 1 or max(*sizes, self.query_rank) > _LARGEST_SIZE or self.query_rank < 0:
+            raise ValueError(f"latent attention of {asdict(self)} is not supported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +144,17 @@ class DecoderConfig:
     parallel_expert_size: int = 0  # inner width of experts beside the MLP; 0 for none (Gemma 4)
     output_gate: bool = False  # whether attention's output is gated by its input (Qwen3-Next)
     delta: DeltaSizes | None = None  # of layers with a state
+    # Of latent attention: its one key head has the width of vector and rotated elements together.
+    latent: LatentSizes | None = None
+    dense_layers: int = 0  # first layers, which have an MLP where the others have experts
+    dense_size: int = 0  # inner width of that MLP
+    # Whether a token's experts are chosen and weighted by sigmoids of scores (DeepSeek), of which
+    # those of the best groups of experts count.
+    sigmoid_routing: bool = False
+    routing_groups: int = 1
+    best_groups: int = 1
+    routing_scale: float = 1.0  # factor of the experts' weights
+    shared_expert_gate: bool = True  # whether a token decides how much of the shared MLP it takes
     recurrent: tuple[bool, ...] = ()  # whether each layer has one; empty if none has
 
     def __post_init__(self) -> None:
@@ -167,6 +197,21 @@ class DecoderConfig:
             self.rope_scaling.check(rotated // 2)
         if self.rope_theta <= 1 and isinstance(self.rope_scaling, YarnScaling):
             raise ValueError("rope scaling by YaRN needs a rope_theta above 1")
+        latent, groups, dense = self.latent, self.routing_groups, self.dense_layers
+        if latent is not None:
+            sizes = 1, latent.rank + latent.rotary_dim, latent.rotary_dim
+            if (self.num_kv_heads, self.head_dim, self.rotary_dim) != sizes or self.windows:
+                raise ValueError(f"latent attention with heads of {self.head_dim} is not supported")
+        if not 0 <= dense <= self.num_layers or (dense > 0 and self.dense_size < 1):
+            raise ValueError(f"{dense} dense layers of {self.num_layers}, {self.dense_size} wide")
+        if groups != 1 and not (
+            0 < self.best_groups <= groups
+            and self.num_experts % groups == 0
+            and self.num_experts >= 2 * groups
+            and self.best_groups * self.num_experts // groups >= self.experts_per_token
+        ):
+            chosen = f"{self.experts_per_token} experts, of {self.best_groups} groups"
+            raise ValueError(f"{chosen} of {groups}, of {self.num_experts}, cannot be chosen")
         if not 0 <= self.num_experts <= _MOST_EXPERTS:
             raise ValueError(f"num_experts must be at most {_MOST_EXPERTS}, got {self.num_experts}")
         if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:
@@ -195,7 +240,12 @@ class DecoderConfig:
             field.name: field.default for field in fields(self) if field.default is not MISSING
         }
         scaling = self.rope_scaling if isinstance(self.rope_scaling, RopeScaling) else None
+        heads: dict[str, int] = {}
+        if self.latent is not None:
+            width = self.latent.plain_dim + self.latent.rotary_dim
+            heads = {"head_dim": width, "num_kv_heads": self.num_heads}
         overrides = {
+            **heads,
             "family": family,
             "intermediate_size": self.active_size,
             "rope_scaling": scaling,
@@ -207,8 +257,10 @@ class DecoderConfig:
         """Return a decoder of the first `layers` layers only."""
         names = "windows", "rotated", "recurrent"
         by_layer = {name: getattr(self, name)[:layers] for name in names}
-        shared = max(0, layers - self.kv_layers)
-        return replace(self, num_layers=layers, shared_kv_layers=shared, **by_layer)
+        shared, dense = max(0, layers - self.kv_layers), min(layers, self.dense_layers)
+        return replace(
+            self, num_layers=layers, shared_kv_layers=shared, dense_layers=dense, **by_layer
+        )
 
     def of_layer(self, layer: int) -> "DecoderConfig":
         """Return the decoder with the sizes of one of its layers."""
@@ -216,6 +268,10 @@ class DecoderConfig:
         if self.recurrent:
             delta = self.delta if self.recurrent[layer] else None
             config = replace(config, delta=delta, recurrent=())
+        if layer < self.dense_layers:
+            config = replace(config, num_experts=0, routing_groups=1, shared_expert_size=0)
+            config = replace(config, intermediate_size=self.dense_size)
+        config = replace(config, dense_layers=0)
         if layer < self.kv_layers:
             return config
         inner = self.intermediate_size * (2 if self.double_mlp else 1)
@@ -238,7 +294,8 @@ class DecoderConfig:
     def form(self, layer: int) -> LayerForm:
         """Return the form of a layer: those of one form have weights of the same shapes."""
         is_global = self.global_head_dim is not None and not self.window(layer)
-        return LayerForm(is_global, layer < self.kv_layers, self.is_recurrent(layer))
+        own_kv, dense = layer < self.kv_layers, layer < self.dense_layers
+        return LayerForm(is_global, own_kv, self.is_recurrent(layer), dense)
 
     @property
     def active_size(self) -> int:

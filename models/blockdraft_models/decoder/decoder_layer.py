@@ -16,17 +16,18 @@ from blockdraft_models.decoder.attention import (
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.gated_delta_net import GatedDeltaNet
+from blockdraft_models.decoder.latent_attention import LatentAttention
 from blockdraft_models.decoder.layer import LAYER_SCOPE, AttentionProjections, RMSNorm, norm, scaled
 from blockdraft_models.decoder.layer_embeddings import SideInput
 from blockdraft_models.decoder.linear import parameter
-from blockdraft_models.decoder.mlp import GatedMLP, SharedExpert
+from blockdraft_models.decoder.mlp import GatedMLP, shared_expert
 from blockdraft_models.decoder.parallel_experts import ParallelExperts
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
 
 
 class DecoderLayer(nnx.Module):
-    """Attention, or a recurrence in its place, and MLP, each added to the residual stream.
+    """Attention or what is in its place, and MLP, each added to the residual stream.
 
     Norms that a family does not have, before them or behind them, are None.
     """
@@ -42,7 +43,9 @@ class DecoderLayer(nnx.Module):
         self.attention_norm = norm_if(config.input_norms)
         recurs = config.delta is not None
         self.recurrence = GatedDeltaNet(config, dtype=dtype, rngs=rngs) if recurs else None
-        if not recurs:
+        latent = config.latent is not None
+        self.latent_attention = LatentAttention(config, dtype=dtype, rngs=rngs) if latent else None
+        if not (recurs or latent):
             self.attention = AttentionProjections(config, dtype=dtype, rngs=rngs)
         self.attention_output_norm = norm_if(config.output_norms)
         self.mlp_norm = norm_if(config.input_norms)
@@ -50,7 +53,7 @@ class DecoderLayer(nnx.Module):
         kind = Experts if config.num_experts and not parallel else GatedMLP
         self.mlp: Experts | GatedMLP = kind(config, dtype=dtype, rngs=rngs)
         shared = config.shared_expert_size > 0
-        self.shared_expert = SharedExpert(config, dtype=dtype, rngs=rngs) if shared else None
+        self.shared_expert = shared_expert(config, dtype=dtype, rngs=rngs) if shared else None
         self.experts = ParallelExperts(config, dtype=dtype, rngs=rngs) if parallel else None
         self.mlp_output_norm = norm_if(config.output_norms)
         self.residual_scale = config.residual_scale
@@ -72,7 +75,7 @@ class DecoderLayer(nnx.Module):
         """Return the residual stream after this layer, and its updated cache."""
         with jax.named_scope(LAYER_SCOPE):
             y = _normalized(self.attention_norm, x)
-            mixer = self.recurrence or self.attention
+            mixer = self.recurrence or self.latent_attention or self.attention
             attended, cache = mixer(y, rotary, cache, attend, reach, side.kv)
             x = x + scaled(_normalized(self.attention_output_norm, attended), self.residual_scale)
             y = _normalized(self.mlp_norm, x)

@@ -83,7 +83,8 @@ class ExpertMaps(nnx.Module):
 class Experts(nnx.Module):
     """The experts of one layer and their router; `router` is [experts hidden].
 
-    `scale`, [experts], is a factor of each expert's share, or None (Gemma 4).
+    `scale`, [experts], is a factor of each expert's share, or None (Gemma 4); `correction`,
+    [experts], is added to the scores by which experts are chosen, or None (DeepSeek).
 
     Where they are divided over devices, each device computes the part of its experts in all tokens'
     results; the parts are summed. In a scan over layers every weight is a stack,
@@ -105,6 +106,9 @@ class Experts(nnx.Module):
         self.scale: nnx.Param[Array] | None = None
         if config.parallel_expert_size:
             self.scale = nnx.data(parameter(jnp.ones(count, dtype), (None,)))
+        self.correction: nnx.Param[Array] | None = None
+        if config.sigmoid_routing:
+            self.correction = nnx.data(parameter(jnp.zeros(count, jnp.float32), (None,)))
         self.gate, self.up, self.down = make(), make(), make(to_hidden=True)
 
     def __call__(
@@ -153,6 +157,8 @@ class Experts(nnx.Module):
         scores = project(x, router, dtype=jnp.float32, division=division)
         if self.router_bias is not None:
             scores = scores + self.router_bias[...].astype(jnp.float32)[None, :]
+        if self.correction is not None:
+            return self._by_sigmoids(scores, self.correction[...])
         best, chosen = jax.lax.top_k(scores, self.config.experts_per_token)
         among = best if self.config.normalized_routing else scores
         # Not JAX's softmax, whose sums depend on the number of rows on CPU.
@@ -161,6 +167,24 @@ class Experts(nnx.Module):
         if self.scale is not None:
             shares = shares * self.scale[...].astype(jnp.float32)[chosen]
         return chosen, shares
+
+    def _by_sigmoids(
+        self, scores: Float[Array, "tokens experts"], correction: Float[Array, " experts"]
+    ) -> tuple[Int[Array, "tokens chosen"], Float[Array, "tokens chosen"]]:
+        """Choose experts of the groups whose two best are best (arXiv 2412.19437, section 2.1)."""
+        config, shares = self.config, jax.nn.sigmoid(scores)
+        ranked = shares + correction[None, :]
+        if config.routing_groups > 1:
+            groups = ranked.reshape(len(ranked), config.routing_groups, -1)
+            first, second = jnp.moveaxis(jax.lax.top_k(groups, 2)[0], 2, 0)
+            _, best = jax.lax.top_k(first + second, config.best_groups)
+            among = (best[:, :, None] == jnp.arange(config.routing_groups)[None, None]).any(axis=1)
+            ranked = jnp.where(among[:, :, None], groups, -jnp.inf).reshape(ranked.shape)
+        _, chosen = jax.lax.top_k(ranked, config.experts_per_token)
+        shares = jnp.take_along_axis(shares, chosen, axis=1)
+        if config.normalized_routing:
+            shares = shares / (row_sums(shares) + 1e-20)[:, None]
+        return chosen, shares * config.routing_scale
 
 
 def _apply(

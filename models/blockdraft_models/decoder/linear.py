@@ -67,7 +67,7 @@ class Linear(nnx.Module):
         self,
         in_features: int,
         out_features: int,
-        axes: tuple[str | None, str | None],
+        axes: Axes,
         *,
         bias: bool,
         dtype: DTypeLike,

@@ -46,6 +46,19 @@ class GatedMLP(nnx.Module):
         return self.down(activated(kind, self.gate(x)) * linear_part(kind, self.up(x)))
 
 
+def shared_expert(
+    config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None
+) -> "SharedExpert | GatedMLP":
+    """Return the random MLP beside the experts of a layer."""
+    if config.shared_expert_gate:
+        return SharedExpert(config, dtype=dtype, rngs=rngs)
+    return GatedMLP(_shared(config), dtype=dtype, rngs=rngs)
+
+
+def _shared(config: DecoderConfig) -> DecoderConfig:
+    return replace(config, intermediate_size=config.shared_expert_size)
+
+
 class SharedExpert(nnx.Module):
     """An MLP for all tokens, each of which decides how much of it is added (Qwen3-Next).
 
@@ -54,11 +67,8 @@ class SharedExpert(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs | None) -> None:
         """Initialize random weights."""
-        hidden, sizes = (
-            config.hidden_size,
-            replace(config, intermediate_size=config.shared_expert_size),
-        )
-        self.mlp = GatedMLP(sizes, dtype=dtype, rngs=rngs)
+        hidden = config.hidden_size
+        self.mlp = GatedMLP(_shared(config), dtype=dtype, rngs=rngs)
         self.share = parameter(
             random_weights(rngs, (1, hidden), hidden**-0.5, dtype), (None, EMBED)
         )

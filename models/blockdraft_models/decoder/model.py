@@ -13,6 +13,7 @@ from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reac
 from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.decoder.latent_attention import HeadMaps
 from blockdraft_models.decoder.layer import RMSNorm, norm
 from blockdraft_models.decoder.layer_embeddings import LayerEmbeddings
 from blockdraft_models.decoder.linear import Embedding, Linear, LowRank
@@ -85,6 +86,8 @@ class Decoder(nnx.Module):
                 weight = part.table
             elif isinstance(part, Experts):
                 weight = part.gate.weight
+            elif isinstance(part, HeadMaps):
+                weight = part.maps
             elif isinstance(part, RMSNorm):
                 part.division = placement.division((None, part.heads), self.config)
                 continue

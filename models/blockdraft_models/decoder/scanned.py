@@ -18,6 +18,7 @@ from blockdraft_models.decoder.attention import Attend, KeptKV, LayerCache, Reac
 from blockdraft_models.decoder.config import LayerForm
 from blockdraft_models.decoder.decoder_layer import DecoderLayer
 from blockdraft_models.decoder.experts import Experts
+from blockdraft_models.decoder.latent_attention import HeadMaps
 from blockdraft_models.decoder.linear import Linear
 from blockdraft_models.decoder.model import Decoder, choose_adapters
 from blockdraft_models.decoder.periods import periods
@@ -189,7 +190,7 @@ def _is_matrix(path: tuple[Any, ...], weight: Any) -> bool:
 
 def _choose_layer(layer: DecoderLayer, number: Int[Array, ""]) -> None:
     for _, part in nnx.iter_modules(layer):
-        if isinstance(part, Linear | Experts):
+        if isinstance(part, Linear | Experts | HeadMaps):
             part.layer = number
 
 

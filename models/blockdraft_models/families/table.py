@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
 from blockdraft_models.families.family import Family
 from blockdraft_models.families.gemma3 import GEMMA3
 from blockdraft_models.families.gemma4 import GEMMA4
@@ -26,6 +27,7 @@ from blockdraft_models.families.tensors import (
 FAMILIES: tuple[Family, ...] = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
     *(GEMMA3, GEMMA4, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
+    *(DEEPSEEK_V3, GLM4_MOE_LITE),
 )
 
 _BY_MODEL_TYPE = {

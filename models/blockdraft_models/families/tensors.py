@@ -59,6 +59,7 @@ class TensorName:
     outputs_last: bool = False  # of experts: whether the last axis is that of outputs
     transposed: bool = False  # whether files store a matrix the other way round
     cut: Cut | None = None  # of a Hugging Face tensor; None for the whole
+    wide: bool = False  # whether it is float32 whatever the other weights are
     # Another form that Hugging Face files may have it in, or None.
     alternative: "TensorName | None" = None
 

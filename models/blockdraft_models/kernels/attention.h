@@ -13,6 +13,7 @@ constexpr int64_t kChunk = 64, kTileTokens = 8;
 
 struct Shape {
   int64_t heads, kv_heads, head_dim, page_size, window;  // a window of 0 is none
+  int64_t value;  // place of a head's value after its key: 0 if the key is the value too
   float scale;
 };
 
@@ -45,7 +46,7 @@ void attend(const Shape& shape, const Tile& tile, const T* q, const float* cache
   auto key = [&](int64_t position) {
     const int64_t page = tile.pages[position / shape.page_size];
     const int64_t slot = page * shape.page_size + position % shape.page_size;
-    return cache + (slot * shape.kv_heads + tile.kv_head) * 2 * dim;
+    return cache + (slot * shape.kv_heads + tile.kv_head) * (dim + shape.value);
   };
   for (int64_t chunk = first[0] / kChunk * kChunk; chunk < end; chunk += kChunk) {
     const int64_t count = std::min(kChunk, end - chunk);
@@ -108,7 +109,7 @@ void attend(const Shape& shape, const Tile& tile, const T* q, const float* cache
             part[n] = load<Vector>(row + d + n * kWidth) * all(shrink[i]);
           for (int64_t j = from; j < to; j++) {
             const Vector weight = all(weights[j * lanes + i]);
-            const float* value = keys[j] + dim + d;
+            const float* value = keys[j] + shape.value + d;
             for (int n = 0; n < N; n++)
               part[n] = fma(weight, load<Vector>(value + n * kWidth), part[n]);
           }
@@ -121,7 +122,7 @@ void attend(const Shape& shape, const Tile& tile, const T* q, const float* cache
       for (; d < dim; d++) {
         float part = row[d] * shrink[i];
         for (int64_t j = from; j < to; j++)
-          part = __builtin_fmaf(weights[j * lanes + i], keys[j][dim + d], part);
+          part = __builtin_fmaf(weights[j * lanes + i], keys[j][shape.value + d], part);
         row[d] = part;
       }
     }

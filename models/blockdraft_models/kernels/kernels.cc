@@ -140,11 +140,13 @@ ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ff
                           ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> window,
                           ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out) {
   const auto dims = q.dimensions();
+  const int64_t slots = cache.dimensions()[2];
   const Shape shape{dims[1],
-                    cache.dimensions()[2] / 2,
+                    std::max<int64_t>(1, slots / 2),
                     dims[2],
                     cache.dimensions()[1],
                     window.typed_data()[0],
+                    slots == 1 ? 0 : dims[2],
                     float(1.0 / std::sqrt(double(dims[2])))};
   std::vector<Tile> tiles;
   int64_t operations = 0;

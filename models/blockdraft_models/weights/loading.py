@@ -151,13 +151,16 @@ def _stream_weights(
     """
     element = jnp.dtype(dtype)
 
+    def dtype_of(name: TensorName) -> np.dtype[Any]:
+        return np.dtype(np.float32) if name.wide else element
+
     def size(name: TensorName) -> int:
         if format := formats.get(name.path):
             return name.shape[0] * row_bytes(format, name.shape[1])
         if int8 and is_quantized(name):
             scales: int = math.prod(_but_inputs(name, name.shape))
             return math.prod(name.shape) + scales * np.dtype(np.float32).itemsize
-        return math.prod(name.shape) * element.itemsize
+        return math.prod(name.shape) * dtype_of(name).itemsize
 
     finished_bytes, total = 0, sum(map(size, axes_of))
     on_its_way: dict[str, Array] = {}
@@ -168,7 +171,7 @@ def _stream_weights(
         elif int8 and is_quantized(name):
             placed = _quantized(source, name, axes_of[name], placement)
         else:
-            placed = {name.path: _converted(source, name, element, axes_of[name], placement)}
+            placed = {name.path: _converted(source, name, dtype_of(name), axes_of[name], placement)}
         # Sending is asynchronous and keeps the host's copy until it is through.
         jax.block_until_ready(on_its_way)
         on_its_way = placed

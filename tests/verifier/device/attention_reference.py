@@ -15,6 +15,7 @@ class Heads:
     dim: int
     dtype: str = "float32"
     fp8: bool = False  # whether keys and values are
+    latent: bool = False  # whether values are the keys
 
     def normal(self, rng: np.random.Generator, rows: int, heads: int) -> np.ndarray:
         values = rng.normal(0, 1, (rows, heads, self.dim)).astype(np.float32)
@@ -34,7 +35,7 @@ class Row:
         k, v = (heads.normal(rng, context, heads.kv) for _ in range(2))
         if heads.fp8:
             k, v = (np.asarray(rounded_to_fp8(jnp.asarray(x)), np.float32) for x in (k, v))
-        return cls(heads.normal(rng, length, heads.count), k, v)
+        return cls(heads.normal(rng, length, heads.count), k, k if heads.latent else v)
 
     def attended(self, window: int = 0, sinks: np.ndarray | None = None) -> np.ndarray:
         """Return what its tokens see, in float64."""

@@ -42,6 +42,8 @@ KINDS = [
     Heads(3, 1, 256),
     Heads(4, 2, 64, "bfloat16", fp8=True),
     Heads(6, 2, 128, fp8=True),
+    Heads(5, 1, 144, "bfloat16", latent=True),
+    Heads(4, 1, 128, latent=True),
 ]
 
 
@@ -50,7 +52,8 @@ def attend(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return what the kernel and the portable attention make of rows, their pages at random."""
     pages = rng.permutation(NUM_PAGES)
-    cache = np.full((NUM_PAGES * PAGE_SIZE, heads.kv, 2, heads.dim), STALE, np.float32)
+    parts = 1 if heads.latent else 2
+    cache = np.full((NUM_PAGES * PAGE_SIZE, heads.kv, parts, heads.dim), STALE, np.float32)
     q = np.full((TOKENS, heads.count, heads.dim), STALE, np.float32)
     starts = np.cumsum([0, *(len(row.q) for row in rows), *[0] * (ROWS - len(rows))])
     contexts = np.zeros(ROWS, np.int32)
@@ -60,7 +63,7 @@ def attend(
         count = -(-len(row.k) // PAGE_SIZE)
         table[index, :count], pages = pages[:count], pages[count:]
         at = token_slots(table[index, :count].tolist(), 0, len(row.k), PAGE_SIZE)
-        cache[at] = np.stack([row.k, row.v], axis=2)
+        cache[at] = np.stack([row.k, row.v][:parts], axis=2)
         q[starts[index] : starts[index + 1]] = row.q
     arrays = (starts, contexts, table, np.zeros(TOKENS))
     batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
@@ -79,20 +82,20 @@ def run(
     heads: Heads,
     window: int,
     q: Float[Array, "tokens heads head_dim"],
-    cache: Float[Array, "slots kv_heads 2 head_dim"],
+    cache: Float[Array, "slots kv_heads parts head_dim"],
     batch: RaggedBatch,
     applies: Array | None,
     sinks: Array | None,
 ) -> tuple[Float[Array, "tokens heads head_dim"], Float[Array, "tokens heads head_dim"]]:
     reach = Reach(window, applies, sinks)
-    paged = cache.reshape(NUM_PAGES, PAGE_SIZE, 2 * heads.kv, heads.dim)
+    paged = cache.reshape(NUM_PAGES, PAGE_SIZE, -1, heads.dim)
     tiles = cut_into_tiles(batch, TOKENS, TILE_TOKENS)
     expected = portable.ragged_paged_attention(q, paged, batch, tiles, reach)
-    padding = tile_kernel.padded(heads.dim) - heads.dim
+    padding = tile_kernel.padded(heads.dim, latent=heads.latent) - heads.dim
     flat = jnp.pad(paged, ((0, 0), (0, 0), (0, 0), (0, padding))).reshape(NUM_PAGES, PAGE_SIZE, -1)
     tiles = tile_kernel.tiles_of(batch, TOKENS, heads.count)
     ours = tile_kernel.ragged_paged_attention(
-        q, flat, batch, tiles, heads.kv, reach, interpret=True
+        q, flat, batch, tiles, heads.kv, reach, latent=heads.latent, interpret=True
     )
     return ours, expected
 

@@ -103,6 +103,13 @@ def test_int8_weights(tmp_path: Path) -> None:
     check(int8_decoder(decoder_of(config()), tmp_path))
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss", "gemma4-moe"])
+@pytest.mark.usefixtures("arithmetic")
+@pytest.mark.parametrize("scanned", [False, True], ids=["unrolled", "scanned"])
+def test_latent_attention(scanned: bool) -> None:
+    decoder, _ = load_decoder(TARGETS / "deepseek-v3", dtype=jnp.bfloat16)
+    check(ScannedDecoder(decoder) if scanned else decoder)
+
+
+@pytest.mark.parametrize("name", ["qwen3-moe", "gpt-oss", "gemma4-moe", "glm4-moe-lite"])
 def test_int8_experts(name: str) -> None:
     check(load_decoder(TARGETS / name, dtype=jnp.bfloat16, weights="int8")[0])

@@ -44,6 +44,7 @@ class CacheLayout:
     stacked: bool = False  # whether one array holds all layers, as scanned layers need it
     attention: Attention = "portable"
     fp8: bool = False  # whether keys and values are rounded to FP8, whatever `dtype` is
+    latent: bool = False  # whether the values of a head are its keys, and stored once
     # The layout of layers without a window, if theirs is another, and whether each of all layers
     # has one.
     of_global: "CacheLayout | None" = None
@@ -79,7 +80,7 @@ class CacheLayout:
         shared = divided and devices > kv_heads
         if shared:
             kv_heads = devices
-        share = devices if divided else 1
+        share, latent = devices if divided else 1, config.latent is not None
         on_tpu = mesh is not None and mesh.devices.flat[0].platform == "tpu"
         attention: Attention = "portable"
         width = config.head_dim
@@ -87,11 +88,11 @@ class CacheLayout:
             attention, width = "library", kernel_attention.padded(width)
             kv_heads = share * kernel_attention.stored_heads(kv_heads // share, dtype)
         elif on_tpu:
-            attention, width = "tiles", tile_kernel.padded(width)
+            attention, width = "tiles", tile_kernel.padded(width, latent=latent)
         layers = config.kv_layers - sum(config.recurrent)
         sizes = layers, num_pages, page_size, kv_heads, width
         form = divided, shared, stacked, attention, fp8
-        return cls(*sizes, dtype, mesh, *form, states=states)
+        return cls(*sizes, dtype, mesh, *form, latent=latent, states=states)
 
     @property
     def heads_spec(self) -> PartitionSpec:
@@ -105,12 +106,12 @@ class CacheLayout:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of each array: keys in even and values in odd head slots.
+        """The shape of each array: keys in even and values in odd head slots, if values are others.
 
         With attention by tiles, all slots of a position are one row.
         """
         pages = self.num_pages * (self.num_layers if self.stacked else 1)
-        slots = 2 * self.kv_heads
+        slots = self.kv_heads * self.head_slots
         if self.attention == "tiles":
             return pages, self.page_size, slots * self.head_dim
         return pages, self.page_size, slots, self.head_dim
@@ -130,6 +131,11 @@ class CacheLayout:
         """Number of key heads stored on one device."""
         devices = 1 if self.mesh is None or not self.divided else self.mesh.shape[MODEL_AXIS]
         return self.kv_heads // devices
+
+    @property
+    def head_slots(self) -> int:
+        """Number of vectors stored of each head."""
+        return 1 if self.latent else 2
 
     @property
     def of_layers(self) -> "list[CacheLayout]":
@@ -153,7 +159,7 @@ class CacheLayout:
     @property
     def layer_bytes(self) -> int:
         """Bytes of one page of one layer of this layout, on one device."""
-        elements = 2 * self.page_size * self.device_kv_heads * self.head_dim
+        elements = self.head_slots * self.page_size * self.device_kv_heads * self.head_dim
         return elements * jnp.dtype(self.dtype).itemsize
 
 

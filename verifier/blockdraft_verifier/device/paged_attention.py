@@ -114,14 +114,15 @@ class PagedAttend:
         q, k, v = kernel.with_stored_heads(q, k, v, layout.device_kv_heads)
         if not stored:
             padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
-            cache = portable.write_kv(cache, jnp.pad(k, padding), jnp.pad(v, padding), batch.slots)
+            values = None if layout.latent else jnp.pad(v, padding)
+            cache = portable.write_kv(cache, jnp.pad(k, padding), values, batch.slots)
         reach = Reach(window, applies, sinks)
         if layout.attention == "portable":
             return portable.attend(q, cache, batch, reach), cache
         if layout.attention == "tiles":
             tiles = tile_kernel.tiles_of(batch, tokens, heads)
             operands = q, cache, batch, tiles, layout.device_kv_heads, reach
-            return tile_kernel.ragged_paged_attention(*operands), cache
+            return tile_kernel.ragged_paged_attention(*operands, latent=layout.latent), cache
         by_kernel = partial(kernel.ragged_paged_attention, q, cache, batch)
         if applies is None:
             out = by_kernel(window=window)

@@ -3,7 +3,8 @@
 The batch is flat: the tokens of row 0, then those of row 1, and so on, then padding. The cache
 is `[pages, page_size, 2 * kv_heads, head_dim]` with keys in even and values in odd head
 slots; both follow the convention of JAX's ragged paged attention kernel for TPU. This module is
-the portable implementation and that kernel's oracle.
+the portable implementation and that kernel's oracle. One slot alone is a key that is the value too
+(latent attention).
 
 Rows are cut into **query tiles** of a fixed number of tokens. A fixed number of tiles at a time
 read their context in chunks with an online softmax (Milakov and Gimelshein 2018), in a loop whose
@@ -121,12 +122,13 @@ def in_order(
 def write_kv(
     cache: Float[Array, "pages page_size *position"],
     k: Float[Array, "tokens kv_heads head_dim"],
-    v: Float[Array, "tokens kv_heads head_dim"],
+    v: Float[Array, "tokens kv_heads head_dim"] | None,
     slots: Int[Array, " tokens"],
 ) -> Float[Array, "pages page_size *position"]:
-    """Return `cache` with the tokens' keys and values at their slots."""
+    """Return `cache` with the tokens' keys and values at their slots; keys alone without values."""
     pages, page_size, *position = cache.shape
-    kv = jnp.stack([k, v], axis=2).reshape(k.shape[0], *position).astype(cache.dtype)
+    kv = k if v is None else jnp.stack([k, v], axis=2)
+    kv = kv.reshape(k.shape[0], *position).astype(cache.dtype)
     flat = cache.reshape(pages * page_size, *position)
     return flat.at[slots].set(kv, mode="drop").reshape(cache.shape)
 
@@ -171,7 +173,7 @@ def ragged_paged_attention(
     by `head_dim ** -0.5`; the softmax is in float32.
     """
     _, heads, head_dim = q.shape
-    kv_heads = cache.shape[2] // 2
+    kv_heads = max(1, cache.shape[2] // 2)
     tile_count, tile_tokens = tiles.token.shape
     queries = in_tiles(q, tiles, kv_heads).astype(jnp.float32) * head_dim**-0.5
     positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
@@ -209,7 +211,7 @@ def _attend_to_context(
 ) -> Float[Array, "tiles kv_heads queries head_dim"]:
     """Return the attention of some tiles, reading as far as the longest of their contexts."""
     _, page_size, kv_slots, head_dim = cache.shape
-    kv_heads, tile_count = kv_slots // 2, len(queries)
+    kv_heads, tile_count = max(1, kv_slots // 2), len(queries)
     chunk_pages = max(1, CONTEXT_CHUNK_TOKENS // page_size)
     chunk_tokens = chunk_pages * page_size
     table = jnp.pad(page_table, ((0, 0), (0, -page_table.shape[1] % chunk_pages)))
@@ -220,8 +222,8 @@ def _attend_to_context(
         top, total, mixed = state
         pages = jax.lax.dynamic_slice_in_dim(table, index * chunk_pages, chunk_pages, axis=1)
         kv = cache[pages].astype(jnp.float32)
-        kv = kv.reshape(tile_count, chunk_tokens, kv_heads, 2, head_dim)
-        key, value = kv[:, :, :, 0], kv[:, :, :, 1]
+        kv = kv.reshape(tile_count, chunk_tokens, kv_heads, -1, head_dim)
+        key, value = kv[:, :, :, 0], kv[:, :, :, -1]
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
         visible = reach.sees(key_position[None, None, :], positions[:, :, None])

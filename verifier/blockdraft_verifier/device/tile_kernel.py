@@ -39,9 +39,10 @@ _LOWEST = -1e30
 _OVER_LAST = (((1,), (1,)), ((), ()))
 
 
-def padded(head_dim: int) -> int:
-    """Return the width of a stored head."""
-    return -(-head_dim // _WIDTH) * _WIDTH
+def padded(head_dim: int, *, latent: bool = False) -> int:
+    """Return the width of a stored head; a latent one is whole lanes by itself."""
+    width = LANES if latent else _WIDTH
+    return -(-head_dim // width) * width
 
 
 def tile_tokens(row_tokens: int, heads: int) -> int:
@@ -63,16 +64,20 @@ def ragged_paged_attention(
     kv_heads: int,
     reach: Reach = EVERYTHING,
     *,
+    latent: bool = False,
     interpret: bool = False,
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Attend as `portable_attention` does; with `interpret` on a CPU, for tests."""
+    """Attend as `portable_attention` does; with `interpret` on a CPU, for tests.
+
+    Latent heads have no values beside their keys.
+    """
     _, heads, head_dim = q.shape
     page_size, row = cache.shape[1:]
-    width, group = row // (2 * kv_heads), heads // kv_heads
+    width, group = row // ((1 if latent else 2) * kv_heads), heads // kv_heads
     # Keys and values of whole lanes are read apart. Else a query takes both: its zeros meet the
     # values, and the second half of the mixture counts.
     apart = width % LANES == 0
-    lanes = width if apart else 2 * width
+    lanes, values = width if apart else 2 * width, width if apart and not latent else 0
     queries = in_tiles(q, tiles, kv_heads)
     live_queries = queries.shape[2]
     count = live_queries + -live_queries % _ROWS
@@ -105,7 +110,7 @@ def ragged_paged_attention(
 
     of_queries = pl.BlockSpec((None, kv_heads, count, lanes), of_tile)
     out: Array = pl.pallas_call(
-        partial(_kernel, pages=pages, group=group, scale=head_dim**-0.5, apart=apart),
+        partial(_kernel, pages=pages, group=group, scale=head_dim**-0.5, values=values),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(live_tiles, steps),
@@ -146,9 +151,12 @@ def _kernel(
     pages: int,
     group: int,
     scale: float,
-    apart: bool,
+    values: int,
 ) -> None:
-    """Fold some pages of one tile's context into the running softmax of every head."""
+    """Fold some pages of one tile's context into the running softmax of every head.
+
+    The values of a head are so many elements behind its keys; 0 if both are read together.
+    """
     *context, out, top, total, mixed = rest
     tile, step = pl.program_id(0), pl.program_id(1)
     kv_heads, count, lanes = queries.shape
@@ -166,7 +174,7 @@ def _kernel(
         query = jax.lax.broadcasted_iota(jnp.int32, (_ROWS, size), 0)
         key = jax.lax.broadcasted_iota(jnp.int32, (_ROWS, size), 1)
         for head in range(kv_heads):
-            place = head * (2 if apart else 1) * lanes
+            place = head * (lanes + values)
 
             def part(begin: int) -> Any:
                 read = [page[:, begin : begin + lanes] for page in context]
@@ -175,7 +183,7 @@ def _kernel(
                 return jnp.concatenate(wide if read[0].dtype.itemsize == 1 else read, axis=0)
 
             keys = part(place)
-            values = part(place + lanes) if apart else keys
+            mixture = part(place + values) if values else keys
             for begin in range(0, count, _ROWS):
                 token = jax.lax.div(begin + query, jnp.int32(group))
                 distance = start[tile] + token - block * size - key
@@ -191,7 +199,7 @@ def _kernel(
                 top[rows] = highest
                 total[rows] = total[rows] * shrink + jnp.sum(weights, axis=1, keepdims=True)
                 mixed[rows] = mixed[rows] * shrink + jnp.dot(
-                    weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+                    weights.astype(mixture.dtype), mixture, preferred_element_type=jnp.float32
                 )
 
     @pl.when(step == pl.num_programs(1) - 1)
