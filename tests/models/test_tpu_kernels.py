@@ -10,7 +10,7 @@ import pytest
 from blockdraft_models.kernels import tpu
 
 # Widths in whole lanes and not, in one block and in several; outputs that fill no block.
-SHAPES = [(24, 16), (200, 576), (1100, 384), (40, 8192)]
+SHAPES = [(24, 16), (200, 576), (1100, 384), (40, 8192), (4200, 16)]
 ROWS = [1, 2, 16, 127, 128, 129, 300]
 
 

@@ -14,13 +14,16 @@ pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
 
 
-# Of a width that rows fill their share of the memory with, and of twice the MLP of Gemma 4 E2B.
-@pytest.mark.parametrize("width", [8192, 12288, 16384])
-def test_wide_rows_fit(width: int) -> None:
+# Of a width that rows fill their share of the memory with, and of twice the MLP of Gemma 4 E2B; and
+# from the ranks of adapters to an MLP.
+@pytest.mark.parametrize(
+    ("width", "outs"), [(8192, 4096), (12288, 4096), (16384, 4096), (128, 12288), (16, 12288)]
+)
+def test_rows_of_any_width_fit(width: int, outs: int) -> None:
     mesh = describe_topology("v5p:1x1x1").mesh
     whole = NamedSharding(mesh, PartitionSpec())
     x, weight = (
-        jax.ShapeDtypeStruct((count, width), jnp.bfloat16, sharding=whole) for count in (2048, 4096)
+        jax.ShapeDtypeStruct((count, width), jnp.bfloat16, sharding=whole) for count in (2048, outs)
     )
     product = jax.jit(lambda x, weight: project(x, weight, division=Division(mesh, None)))
     with lowering_on(mesh):

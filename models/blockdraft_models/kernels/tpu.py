@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu.megablox.gmm import make_group_metadata
@@ -23,8 +24,11 @@ TILE_ROWS = 128
 _LANES = 128
 # Elements of the inner axis that are added up at once.
 _INNER = 4096
-# Fast memory of a block of the weight, of which there are two; of the rows; of a kernel in all.
+# Fast memory of a block of the weight, of which there are two; of the rows, and of their totals; of
+# a kernel in all.
 _WEIGHT_BYTES, _ROW_BYTES, _ALL_BYTES = 4 << 20, 16 << 20, 56 << 20
+# Outputs of a block: a narrow weight would else be one block, with more totals than fit.
+_MOST_OUTS = 4096
 
 _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 
@@ -40,7 +44,7 @@ def block_sizes(width: int, out_width: int, dtype: DTypeLike) -> tuple[int, int]
     sizes = range(_INNER, 0, -_LANES)
     inner = next((size for size in sizes if width % size == 0), width)
     outs = _WEIGHT_BYTES // (inner * jnp.dtype(dtype).itemsize) // _LANES * _LANES
-    return inner, min(max(outs, _LANES), out_width)
+    return inner, min(max(outs, _LANES), _MOST_OUTS, out_width)
 
 
 def product(
@@ -58,7 +62,8 @@ def product(
     row_count, width = x.shape
     out_width = weights.shape[1]
     inner, outs = block_sizes(width, out_width, x.dtype)
-    most_tiles = max(1, _ROW_BYTES // (TILE_ROWS * width * x.dtype.itemsize))
+    row_bytes = max(width * x.dtype.itemsize, outs * np.dtype(np.float32).itemsize)
+    most_tiles = max(1, _ROW_BYTES // (TILE_ROWS * row_bytes))
     tiles = min(math.ceil(row_count / TILE_ROWS), most_tiles)
     rows = tiles * TILE_ROWS
     projected: Array = pl.pallas_call(
