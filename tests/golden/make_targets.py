@@ -41,6 +41,8 @@ SEEDS = {
     "gemma4-moe": 21,
     "deepseek-v3": 22,
     "glm4-moe-lite": 23,
+    "glm4-moe": 24,
+    "minimax-m2": 25,
 }
 CONTINUED = 100
 
@@ -73,6 +75,7 @@ def make(target: str, seed: int) -> None:
     with torch.no_grad():
         output = loaded(tokens, output_hidden_states=True)
         loaded.generation_config.eos_token_id = None
+        loaded.generation_config.use_mtp = None
         continued = loaded.generate(tokens[:1, :8], do_sample=False, max_new_tokens=CONTINUED)
     np.savez_compressed(
         TARGETS / f"{target}.npz",

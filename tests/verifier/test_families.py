@@ -18,7 +18,7 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequ
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 NAMES = ["mistral-window", "qwen3-moe", "gemma3", "gpt-oss", "smollm3", "olmo3"]
 NAMES += ["gemma4", "gemma4-moe", "gemma4-shared", "qwen3-next", "qwen3-5", "qwen3-5-moe"]
-NAMES += ["deepseek-v3", "glm4-moe-lite"]
+NAMES += ["deepseek-v3", "glm4-moe-lite", "glm4-moe", "minimax-m2"]
 
 
 @pytest.mark.parametrize(("name", "scanned"), list(product(NAMES, (False, True))))

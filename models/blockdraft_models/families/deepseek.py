@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from blockdraft_models.decoder.config import LatentSizes
-from blockdraft_models.families.family import (
-    Family,
-    Published,
-    count,
-    number,
-    rope,
-    rope_parameters,
+from blockdraft_models.families.family import Family, Published, count, rope, rope_parameters
+from blockdraft_models.families.routed_experts import (
+    ROUTING_DEFAULTS,
+    ROUTING_ONLY,
+    experts_or_mlp,
+    routing,
 )
 from blockdraft_models.families.tensors import Cut, LayerNames, TensorName
 
@@ -24,26 +23,14 @@ def _fields(config: Published) -> dict[str, Any]:
     # Scores are divided by the square root of the width of a key, which is another here.
     width, score_width = sizes.rank + sizes.rotary_dim, sizes.plain_dim + sizes.rotary_dim
     parameters, factor = _stretched(rope_parameters(config))
-    inner = count(config, "moe_intermediate_size")
     return {
         **rope(config, parameters),
+        **routing(config),
         "rotary_dim": sizes.rotary_dim,
         "latent": sizes,
         "head_dim": width,
         "num_kv_heads": 1,
         "query_scale": factor * math.sqrt(width / score_width),
-        "intermediate_size": inner,
-        "dense_layers": _dense_layers(config),
-        "dense_size": count(config, "intermediate_size"),
-        "num_experts": count(config, "n_routed_experts"),
-        "experts_per_token": count(config, "num_experts_per_tok"),
-        "shared_expert_size": inner * count(config, "n_shared_experts"),
-        "shared_expert_gate": False,
-        "sigmoid_routing": True,
-        "normalized_routing": bool(config["norm_topk_prob"]),
-        "routing_scale": number(config, "routed_scaling_factor"),
-        "routing_groups": count(config, "n_group", 1),
-        "best_groups": count(config, "topk_group", 1),
     }
 
 
@@ -62,24 +49,11 @@ def _stretched(parameters: Published) -> tuple[Published, float]:
     return rest, length(of_scores) ** 2 if of_scores else 1.0
 
 
-def _dense_layers(config: Published) -> int:
-    layers, kinds = count(config, "num_hidden_layers"), config["mlp_layer_types"]
-    if kinds is None:
-        return min(count(config, "first_k_dense_replace"), layers)
-    dense: int = kinds.count("dense")
-    if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
-        raise ValueError("dense layers behind others are not supported")
-    return dense
-
-
 def _layer(names: LayerNames) -> Iterator[TensorName]:
     yield names.norm("attention_norm", "input_layernorm", "attn_norm")
     yield from _attention(names)
     yield names.norm("mlp_norm", "post_attention_layernorm", "ffn_norm")
-    if names.config.num_experts:
-        yield from _experts(names)
-    else:
-        yield from names.mlp()
+    yield from experts_or_mlp(names)
 
 
 def _attention(names: LayerNames) -> Iterator[TensorName]:
@@ -118,35 +92,13 @@ def _attention(names: LayerNames) -> Iterator[TensorName]:
     yield from linear("output", "o_proj", "attn_output", (hidden, heads * sizes.value_dim))
 
 
-def _experts(names: LayerNames) -> Iterator[TensorName]:
-    hidden, inner = names.config.hidden_size, names.config.shared_expert_size
-    count = names.config.num_experts
-    yield names("mlp.router", "mlp.gate.weight", "ffn_gate_inp.weight", (count, hidden))
-    stored = "mlp.gate.e_score_correction_bias", "exp_probs_b.bias"
-    yield names("mlp.correction", *stored, (count,), wide=True)
-    for name, shape in (
-        ("gate", (inner, hidden)),
-        ("up", (inner, hidden)),
-        ("down", (hidden, inner)),
-    ):
-        stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
-        yield names.expert(f"mlp.{name}.weight", *stored)
-        stored = f"mlp.shared_experts.{name}_proj.weight", f"ffn_{name}_shexp.weight"
-        yield names(f"shared_expert.{name}.weight", *stored, shape)
-
-
 _DEFAULTS: Published = {
-    **dict.fromkeys(("moe_intermediate_size", "n_routed_experts", "num_experts_per_tok")),
-    **dict.fromkeys(("n_shared_experts", "kv_lora_rank", "q_lora_rank", "v_head_dim")),
-    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "mlp_layer_types")),
+    **ROUTING_DEFAULTS,
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "v_head_dim")),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim")),
     "attention_bias": False,
-    "norm_topk_prob": True,
     "rope_interleave": True,
-    # Further layers that draft, which are left out; of training and of running in parallel.
-    **dict.fromkeys(("num_nextn_predict_layers", "num_mtp_layers")),
-    **dict.fromkeys(("aux_loss_alpha", "seq_aux", "ep_size")),
 }
-_ONLY: Published = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1}
 DEEPSEEK_V3 = Family(
     "deepseek_v3",
     _fields,
@@ -160,7 +112,7 @@ DEEPSEEK_V3 = Family(
         "routed_scaling_factor": 2.5,
         "topk_group": 4,
     },
-    only=_ONLY,
+    only=ROUTING_ONLY,
 )
 GLM4_MOE_LITE = Family(
     "glm4_moe_lite",
@@ -168,12 +120,9 @@ GLM4_MOE_LITE = Family(
     _layer,
     defaults={
         **_DEFAULTS,
-        "first_k_dense_replace": 1,
         "max_position_embeddings": 202752,
-        "n_group": 1,
         "rms_norm_eps": 1e-5,
         "routed_scaling_factor": 1.8,
-        "topk_group": 1,
     },
-    only=_ONLY,
+    only=ROUTING_ONLY,
 )

@@ -341,11 +341,11 @@ def check_tensors(
 
 def _ignorable(name: str, config: DecoderConfig) -> bool:
     # Some exports store the rotary frequencies that config implies; Gemma 4's have keys and values
-    # that no layer uses, DeepSeek's further layers that draft.
+    # that no layer uses, those of DeepSeek's routing further layers that draft.
     kv = _KV.search(name)
     unused = kv is not None and config.kv_layers <= int(kv[1]) < config.num_layers
     layer = _LAYER.search(name)
-    if config.latent is not None and layer is not None and int(layer[1]) >= config.num_layers:
+    if config.sigmoid_routing and layer is not None and int(layer[1]) >= config.num_layers:
         return True
     return unused or name == _ROPE_FACTORS or name.endswith(".rotary_emb.inv_freq")
 

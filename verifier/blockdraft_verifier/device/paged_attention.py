@@ -114,8 +114,9 @@ class PagedAttend:
         q, k, v = kernel.with_stored_heads(q, k, v, layout.device_kv_heads)
         if not stored:
             padding = ((0, 0), (0, 0), (0, layout.head_dim - k.shape[2]))
+            keys = jnp.pad(k, padding)
             values = None if layout.latent else jnp.pad(v, padding)
-            cache = portable.write_kv(cache, jnp.pad(k, padding), values, batch.slots)
+            cache = portable.write_kv(cache, keys, values, batch.slots)
         reach = Reach(window, applies, sinks)
         if layout.attention == "portable":
             return portable.attend(q, cache, batch, reach), cache
