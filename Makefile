@@ -111,17 +111,17 @@ test-slow: $(DEV) $(ASKERS) $(MERMAID)  ## run the tests that take minutes, some
 	  -m "slow and not tpu and not optimized" $(call marked,slow)
 
 chaos: $(DEV)  ## kill, stop, starve and cut while 1,000 requests run, and see that nothing is lost
-	$(BIN)/python -m tests.chaos --seed $(SEED)
-	$(BIN)/python -m tests.chaos.overload --seed $(SEED)
+	$(BIN)/python -m tools.chaos --seed $(SEED)
+	$(BIN)/python -m tools.chaos.overload --seed $(SEED)
 
 attacks: $(DEV)  ## attack a service of the default target beside ordinary callers
-	$(BIN)/python -m tests.chaos.attacks
+	$(BIN)/python -m tools.chaos.attacks
 
 soak: $(DEV)  ## load for MINUTES, 30 by default, and see that nothing grows
-	$(BIN)/python -m tests.chaos.soak --seed $(SEED) --minutes $(MINUTES)
+	$(BIN)/python -m tools.chaos.soak --seed $(SEED) --minutes $(MINUTES)
 
 fuzz: $(DEV)  ## mutate messages to each service, HTTP, files and grammars, many thousands of each
-	$(BIN)/python -m tests.fuzz --seed $(SEED)
+	$(BIN)/python -m tools.fuzz --seed $(SEED)
 
 test-deploy: $(DEV) $(TOOLS)  ## check the image, the manifests, the rules and the dashboards of deploy/
 	BLOCKDRAFT_DEPLOY_TOOLS=$(abspath $(DEPLOY)/bin) \

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tests.chaos.report import as_json
-from tests.chaos.run import chaos
-from tests.chaos.schedule import Fault, Kind
 from tests.patience import PATIENCE_SECONDS
+from tools.chaos.report import as_json
+from tools.chaos.run import chaos
+from tools.chaos.schedule import Fault, Kind
 
 # What takes seconds to be noticed is left to `make chaos`: nothing hangs, so what answers late is
 # only slow, and whoever killed it would add faults of his own.

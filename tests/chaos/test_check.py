@@ -1,11 +1,11 @@
 """The check itself: what it must not let pass, and what it must not blame."""
 
 import pytest
-from tests.chaos.check import Fate, judge, recovery_seconds
-from tests.chaos.faults import Happened
-from tests.chaos.load import Heard
-from tests.chaos.schedule import Fault, Kind
-from tests.chaos.wanted import PATIENT_SECONDS, Wanted
+from tools.chaos.check import Fate, judge, recovery_seconds
+from tools.chaos.faults import Happened
+from tools.chaos.load import Heard
+from tools.chaos.schedule import Fault, Kind
+from tools.chaos.wanted import PATIENT_SECONDS, Wanted
 
 from blockdraft_client import Completion, FinishReason, SamplingParams, Usage
 from blockdraft_protos.v1 import inference_pb2

@@ -5,12 +5,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.chaos.learned import wrong_samples, wrong_versions
 from tests.chaos.test_check import TRUE
-from tests.chaos.wanted import PATIENT_SECONDS, Wanted
 from tests.drafter.learning.kept import Kept
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
+from tools.chaos.learned import wrong_samples, wrong_versions
+from tools.chaos.wanted import PATIENT_SECONDS, Wanted
 
 from blockdraft_client import SamplingParams
 from blockdraft_drafter.checkpoint import save_drafter

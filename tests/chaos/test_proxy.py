@@ -3,9 +3,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from tests.chaos.proxy import Proxy
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
+from tools.chaos.proxy import Proxy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -1,8 +1,8 @@
 from collections import Counter
 
 import pytest
-from tests.chaos.schedule import PAIRS, schedule
-from tests.chaos.wanted import wanted
+from tools.chaos.schedule import PAIRS, schedule
+from tools.chaos.wanted import wanted
 
 
 def test_a_seed_says_everything() -> None:

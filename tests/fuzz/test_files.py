@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.fuzz.files import fuzz, tiny_files
+from tools.fuzz.files import fuzz, tiny_files
 
 FILES = 330
 

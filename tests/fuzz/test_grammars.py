@@ -1,7 +1,7 @@
 """Grammars that are nearly right: followed, or refused with a message; nothing dies or hangs."""
 
-from tests.fuzz.grammar_process import GrammarProcess, fuzz
-from tests.fuzz.grammars import KINDS
+from tools.fuzz.grammar_process import GrammarProcess, fuzz
+from tools.fuzz.grammars import KINDS
 
 from blockdraft_bench.schemas.sample import read_examples
 

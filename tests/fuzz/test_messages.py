@@ -10,8 +10,11 @@ import grpc
 from prometheus_client import CollectorRegistry
 from tests.drafter.process import running_drafter, tiny_drafter_config, write_tiny_target
 from tests.fakes.verifier import FakeVerifier, running_verifier
-from tests.fuzz.calls import Tally, fuzz
-from tests.fuzz.services import (
+from tests.server.support import running_server, settings_for, until
+from tests.verifier.grammars import tiny_grammars
+from tests.verifier.support import CONFIG, make_engine, tiny_decoder
+from tools.fuzz.calls import Tally, fuzz
+from tools.fuzz.services import (
     drafter_methods,
     inference_methods,
     known_draft,
@@ -19,9 +22,6 @@ from tests.fuzz.services import (
     known_tokens,
     verifier_methods,
 )
-from tests.server.support import running_server, settings_for, until
-from tests.verifier.grammars import tiny_grammars
-from tests.verifier.support import CONFIG, make_engine, tiny_decoder
 
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_protos.v1 import drafter_pb2

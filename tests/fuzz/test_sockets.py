@@ -4,9 +4,9 @@ import logging
 
 import pytest
 from tests.fakes.verifier import FakeVerifier
-from tests.fuzz import sockets
 from tests.server.openai.asking import HERE, url
 from tests.server.support import serving
+from tools.fuzz import sockets
 
 REQUESTS = 300
 

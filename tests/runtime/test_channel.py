@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.chaos.proxy import Proxy
 from tests.fakes.verifier import unix_address
 from tests.patience import PATIENCE_SECONDS
+from tools.chaos.proxy import Proxy
 
 from blockdraft_client.base import all_channel_options
 from blockdraft_client.params import DEFAULT_KEEPALIVE

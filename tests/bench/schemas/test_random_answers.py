@@ -2,7 +2,7 @@
 
 import json
 
-from tests.fuzz.grammar_tokens import tiny_tokenizer
+from tools.fuzz.grammar_tokens import tiny_tokenizer
 
 from blockdraft_bench.schemas.grammar import compiled, grammar_text
 from blockdraft_bench.schemas.random_answers import RandomAnswers

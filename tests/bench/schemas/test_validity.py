@@ -1,7 +1,7 @@
 """Whether texts are valid, and values allowed."""
 
 import pytest
-from tests.fuzz.grammar_tokens import tiny_tokenizer
+from tools.fuzz.grammar_tokens import tiny_tokenizer
 
 from blockdraft_bench.schemas.grammar import GrammarRefusedError, compiled, grammar_text
 from blockdraft_bench.schemas.validity import accepts, verdict

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.wanted import Wanted
+from tools.chaos.wanted import Wanted
 
 from blockdraft_client import (
     ApiError,

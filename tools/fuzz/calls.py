@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
-from tests.fuzz.mutations import mutated_message
+from tools.fuzz.mutations import mutated_message
 
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.status import ServiceError, error_from_proto, received_error

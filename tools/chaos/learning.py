@@ -14,9 +14,9 @@ from pathlib import Path
 
 import jax.numpy as jnp
 from flax import nnx
-from tests.chaos.load import Callers
-from tests.chaos.schedule import Fault
 from tests.supervised import process_ids
+from tools.chaos.load import Callers
+from tools.chaos.schedule import Fault
 
 from blockdraft_drafter.checkpoint import save_drafter
 from blockdraft_drafter.dflash.model import DFlash
@@ -65,7 +65,7 @@ def trainer_command(target: Path, drafter: Path, directory: Path) -> tuple[str, 
         max_length=64,
         confidence=0.6,
     )
-    return (sys.executable, "-m", "tests.chaos.eager_trainer", *CONFIGURATION.flags(settings))
+    return (sys.executable, "-m", "tools.chaos.eager_trainer", *CONFIGURATION.flags(settings))
 
 
 class Versions:

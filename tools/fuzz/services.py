@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import ml_dtypes
 import numpy as np
-from tests.fuzz.calls import Method
+from tools.fuzz.calls import Method
 
 from blockdraft_protos.v1 import drafter_pb2, inference_pb2, verifier_pb2
 from blockdraft_protos.v1.drafter_pb2_grpc import DrafterServiceStub

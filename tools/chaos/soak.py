@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.soak`: load for a long time, and whether anything grows."""
+"""`python -m tools.chaos.soak`: load for a long time, and whether anything grows."""
 
 import asyncio
 import statistics
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.chaos.check import Fate, judge
-from tests.chaos.load import ask, true_answers
-from tests.chaos.report import command_line, tell
-from tests.chaos.run import defects, until_nothing_is_held
-from tests.chaos.stack import Size, Stack, running_stack
-from tests.chaos.wanted import wanted
+from tools.chaos.check import Fate, judge
+from tools.chaos.load import ask, true_answers
+from tools.chaos.report import command_line, tell
+from tools.chaos.run import defects, until_nothing_is_held
+from tools.chaos.stack import Size, Stack, running_stack
+from tools.chaos.wanted import wanted
 
 from blockdraft_client import AsyncClient
 

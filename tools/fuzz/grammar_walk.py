@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
-from tests.fuzz.grammar_tokens import tiny_tokenizer
+from tools.fuzz.grammar_tokens import tiny_tokenizer
 
 from blockdraft_bench.schemas.grammar import GrammarRefusedError, compiled, tokenizer_of
 from blockdraft_runtime.status import ServiceError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax.numpy as jnp
-from tests.chaos.learning import BLOCK_SIZE, LIMIT_BYTES, Versions, Watch
-from tests.chaos.stack import Stack
-from tests.chaos.wanted import Wanted
+from tools.chaos.learning import BLOCK_SIZE, LIMIT_BYTES, Versions, Watch
+from tools.chaos.stack import Stack
+from tools.chaos.wanted import Wanted
 
 from blockdraft_client import Completion
 from blockdraft_drafter.learning.samples import SampleError, SampleStore, TrainingSample

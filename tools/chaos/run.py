@@ -5,15 +5,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.check import judge, recovery_seconds
-from tests.chaos.faults import inject
-from tests.chaos.learned import what_was_learned
-from tests.chaos.learning import Versions, Watch
-from tests.chaos.load import Callers, ask, true_answers
-from tests.chaos.report import Findings
-from tests.chaos.schedule import Fault
-from tests.chaos.stack import HANG_SECONDS, Stack, running_stack
-from tests.chaos.wanted import Wanted, wanted
+from tools.chaos.check import judge, recovery_seconds
+from tools.chaos.faults import inject
+from tools.chaos.learned import what_was_learned
+from tools.chaos.learning import Versions, Watch
+from tools.chaos.load import Callers, ask, true_answers
+from tools.chaos.report import Findings
+from tools.chaos.schedule import Fault
+from tools.chaos.stack import HANG_SECONDS, Stack, running_stack
+from tools.chaos.wanted import Wanted, wanted
 
 from blockdraft_client import Completion
 

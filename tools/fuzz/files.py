@@ -14,11 +14,11 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from gguf import GGUFWriter
-from tests.fuzz.json_mutations import mutated_json
-from tests.fuzz.mutations import mutated_bytes
 from tests.models.builders import close_gguf, write_gguf
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.models.tokenizer.sentencepiece import described, write_tokenizer
+from tools.fuzz.json_mutations import mutated_json
+from tools.fuzz.mutations import mutated_bytes
 
 from blockdraft_drafter.checkpoint import load_drafter, save_drafter
 from blockdraft_drafter.dflash.config import DFlashConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.chaos.check import Fate, Verdict
-from tests.chaos.faults import Happened
-from tests.chaos.learned import Learned
+from tools.chaos.check import Fate, Verdict
+from tools.chaos.faults import Happened
+from tools.chaos.learned import Learned
 
 _SHOWN = 20
 
@@ -89,9 +89,9 @@ def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def command_line(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of `python -m tests.NAME`, with what every run is told."""
+    """Return the parser of `python -m tools.NAME`, with what every run is told."""
     output = Path("bench-results") / f"{name.rpartition('.')[2]}.json"
-    parser = argparse.ArgumentParser(f"python -m tests.{name}", description=description)
+    parser = argparse.ArgumentParser(f"python -m tools.{name}", description=description)
     parser.add_argument("--seed", type=int, default=1, help="of all choices")
     parser.add_argument("--output", type=Path, default=output)
     return parser

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.pairs ADDRESS`: completions of a service, plain and drafted, compared.
+"""`python -m tools.chaos.pairs ADDRESS`: completions of a service, plain and drafted, compared.
 
 Of each prompt of the test sets a greedy and a sampled one, alone and among others; exit code 1 if
 one of them differs. The two share a prompt, so that pages are shared too.
@@ -73,7 +73,7 @@ async def run(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     """Run what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.pairs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.chaos.pairs", description=__doc__)
     parser.add_argument("address", help="of a running service")
     parser.add_argument("--datasets", type=Path, required=True, help="folder of the test sets")
     parser.add_argument("--completions", type=int, default=1000)

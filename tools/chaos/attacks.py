@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.attacks`: hostile callers beside an ordinary one, before a real service.
+"""`python -m tools.chaos.attacks`: hostile callers beside an ordinary one, before a real service.
 
 Starts `blockdraft serve --openai` with the default target, or takes the one at `--running HTTP
 GRPC`. Each attack comes from a process of its own. Meanwhile one caller reads a stream and another
@@ -19,11 +19,11 @@ from typing import Any
 
 import aiohttp
 import psutil
-from tests.chaos.hostile import ATTACKS, attack
-from tests.chaos.report import command_line, tell
 from tests.e2e.openai_service import answers
 from tests.patience import until
 from tests.ports import free_ports
+from tools.chaos.hostile import ATTACKS, attack
+from tools.chaos.report import command_line, tell
 
 ALLOWED_PAUSE_SECONDS = 0.5
 # As docs/security.md says, with some room.

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: mutated messages and bytes to real processes, mutated files, grammars."""
+"""`python -m tools.fuzz`: mutated messages and bytes to real processes, mutated files, grammars."""
 
 import asyncio
 import os
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tests.chaos.report import command_line, tell
-from tests.chaos.run import defects, until_nothing_is_held
-from tests.chaos.stack import Size, Stack, running_stack
 from tests.e2e.openai_service import answers, running_service
-from tests.fuzz import calls, files, grammar_process, sockets
-from tests.fuzz.grammars import KINDS
-from tests.fuzz.services import (
+from tests.supervised import process_ids
+from tools.chaos.report import command_line, tell
+from tools.chaos.run import defects, until_nothing_is_held
+from tools.chaos.stack import Size, Stack, running_stack
+from tools.fuzz import calls, files, grammar_process, sockets
+from tools.fuzz.grammars import KINDS
+from tools.fuzz.services import (
     Known,
     drafter_methods,
     inference_methods,
@@ -24,7 +25,6 @@ from tests.fuzz.services import (
     known_tokens,
     verifier_methods,
 )
-from tests.supervised import process_ids
 
 from blockdraft_bench.schemas.sample import read_examples
 from blockdraft_models.weights.loading import load_checkpoint_config

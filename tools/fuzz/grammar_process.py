@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from tests.fuzz.grammars import grammar_text
+from tools.fuzz.grammars import grammar_text
 
 ROOT = Path(__file__).parents[2]
 # Longer than any grammar takes, however busy the machine is: what has no end by then hangs.
@@ -50,7 +50,7 @@ class GrammarProcess:
         command = [
             sys.executable,
             "-m",
-            "tests.fuzz.grammar_walk",
+            "tools.fuzz.grammar_walk",
             *([target] if target else []),
         ]
         self._process = subprocess.Popen(

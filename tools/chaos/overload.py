@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.overload`: ten times as many requests as the service can answer."""
+"""`python -m tools.chaos.overload`: ten times as many requests as the service can answer."""
 
 import asyncio
 import random
@@ -8,8 +8,8 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from tests.chaos.report import command_line, tell
-from tests.chaos.stack import SEQUENCES, VERIFIERS, Stack, running_stack
+from tools.chaos.report import command_line, tell
+from tools.chaos.stack import SEQUENCES, VERIFIERS, Stack, running_stack
 
 from blockdraft_client import ApiError, AsyncClient, BlockdraftError, SamplingParams
 

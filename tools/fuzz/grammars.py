@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.fuzz.json_mutations import mutated_json
-from tests.fuzz.mutations import mutated_bytes
+from tools.fuzz.json_mutations import mutated_json
+from tools.fuzz.mutations import mutated_bytes
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Values for keywords of JSON Schema: at the edges of what is allowed, and beyond.

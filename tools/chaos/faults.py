@@ -8,10 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.load import Callers
-from tests.chaos.schedule import DELAY_SECONDS, Fault, Kind
-from tests.chaos.stack import Stack
 from tests.supervised import process_ids
+from tools.chaos.load import Callers
+from tools.chaos.schedule import DELAY_SECONDS, Fault, Kind
+from tools.chaos.stack import Stack
 
 # Both sides ping a silent connection after 20 s and give it up 10 s later.
 HALF_OPEN_SECONDS = 40.0

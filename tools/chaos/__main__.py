@@ -1,12 +1,12 @@
-"""`python -m tests.chaos`: load and faults, a report, and exit code 1 if anything was lost."""
+"""`python -m tools.chaos`: load and faults, a report, and exit code 1 if anything was lost."""
 
 import asyncio
 import logging
 import sys
 
-from tests.chaos.report import as_json, command_line, tell
-from tests.chaos.run import chaos
-from tests.chaos.schedule import schedule
+from tools.chaos.report import as_json, command_line, tell
+from tools.chaos.run import chaos
+from tools.chaos.schedule import schedule
 
 
 def main() -> int:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.chaos.faults import Happened
-from tests.chaos.load import Heard
-from tests.chaos.schedule import Kind
-from tests.chaos.wanted import Wanted
+from tools.chaos.faults import Happened
+from tools.chaos.load import Heard
+from tools.chaos.schedule import Kind
+from tools.chaos.wanted import Wanted
 
 from blockdraft_client import Completion
 

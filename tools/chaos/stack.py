@@ -14,12 +14,12 @@ import grpc
 import psutil
 from flax import nnx
 from tests.certificates import Authority
-from tests.chaos.learning import LIMIT_BYTES, SHARE, trainer_command, write_drafter
-from tests.chaos.proxy import Proxy
-from tests.chaos.schedule import HOPS
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.ports import free_ports
 from tests.supervised import process_ids, serving
+from tools.chaos.learning import LIMIT_BYTES, SHARE, trainer_command, write_drafter
+from tools.chaos.proxy import Proxy
+from tools.chaos.schedule import HOPS
 
 from blockdraft_client import AsyncClient, TLSConfig
 from blockdraft_models.decoder.model import Decoder

@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 
-from tests.fuzz.mutations import mutated_bytes
+from tools.fuzz.mutations import mutated_bytes
 
 # Found in a log however bytes are written there: as text, in hexadecimal or as numbers.
 KEY, PROMPT = "kestrel-key-7f3a", "plover-prompt-91c4"
