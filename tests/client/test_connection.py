@@ -1,6 +1,7 @@
 """How a client finds its server, and what it sends there."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,10 +108,18 @@ async def test_a_key_from_a_file_may_end_its_line(kind: str, fake: RunningFake) 
     assert "secret" not in str(found.value)
 
 
-async def test_a_timeout_may_be_as_long_as_any(kind: str, fake: RunningFake) -> None:
-    async with Api(kind, fake.target, timeout=1e300) as api:
-        await api.call("generate", "hi")
-        await api.call("generate", "hi", timeout=float("inf"))
+async def test_the_deadline_is_that_of_the_call_or_else_of_the_client(
+    kind: str, fake: RunningFake
+) -> None:
+    hour, year = 3600.0, 365 * 24 * 3600.0
+    async with Api(kind, fake.target, timeout=hour) as api:
+        for timeout in (None, 24 * hour, 1e300, math.inf):
+            await api.call("generate", "hi", timeout=timeout)
+    of_client, of_call, *endless = fake.service.seconds_left
+    # On the way a deadline is rounded, and loses some time.
+    assert hour / 2 < of_client < 2 * hour
+    assert 12 * hour < of_call < 48 * hour
+    assert min(endless) > year
 
 
 async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -> None:

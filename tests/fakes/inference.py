@@ -105,6 +105,7 @@ class FakeInference(InferenceServiceServicer):
     calls: list[str] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
+    seconds_left: list[float] = field(default_factory=list)  # until the call's deadline
     # Set when a stream was cancelled by the client.
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -112,6 +113,7 @@ class FakeInference(InferenceServiceServicer):
         self.calls.append(method)
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
+        self.seconds_left.append(context.time_remaining())
         if len(self.calls) <= self.initial_failures:
             error = ServiceError(grpc.StatusCode.UNAVAILABLE, "LOADING", "still loading")
             context.abort_with_status(error.to_status())

@@ -108,8 +108,10 @@ async def test_a_draining_server_refuses_new_requests() -> None:
     assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
-async def test_a_stop_while_waiting_for_a_verifier_is_prompt() -> None:
+async def test_a_stop_while_waiting_for_a_verifier_takes_no_time_to_drain() -> None:
+    drain_seconds = 10 * PATIENCE_SECONDS  # more than the end of `running_server` waits
     with unix_address() as address:
-        async with running_server(settings_for(address), wait=False) as server:
-            await asyncio.sleep(0.1)
+        settings = settings_for(address)
+        async with running_server(settings, wait=False, drain_seconds=drain_seconds) as server:
+            assert not await server.healthy()
             server.stop_requested.set()

@@ -1,9 +1,13 @@
 """What `serve` looks for before it starts anything."""
 
 import argparse
+import importlib.util
 import logging
 import os
+import re
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -52,26 +56,37 @@ def serve(*flags: str) -> int:
     return command.run(argparse.Namespace(**parse(CONFIGURATION, *flags)))
 
 
+# What the trainer imports and nothing else here does; see the test below.
+TRAINING = ("blockdraft_training", "optax", "orbax")
+
+
+@pytest.mark.parametrize("package", TRAINING)
 def test_a_missing_package_ends_the_start_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(command, "_TRAINING", ("blockdraft_training", "no_such_package"))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package else find(name)
+    )
     monkeypatch.setattr(command, "configure_logging", lambda *_: None)
     caplog.set_level(logging.INFO)
     # Nor is the target looked for, which may have to be downloaded.
     missing = str(tmp_path / "no-target")
     assert serve("--learn", "--target", missing) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "--learn needs no_such_package, which is not installed: pip install 'blockdraft[train]'"
+        f"--learn needs {package}, which is not installed: pip install 'blockdraft[train]'"
     ]
-    caplog.clear()
     # Without learning, nobody asks for it.
     for flags in ((), ("--learn", "--no-drafter")):
-        assert serve(*flags, "--target", missing) == 2
-        assert "no_such_package" not in caplog.text
-        assert missing in caplog.text
         caplog.clear()
+        assert serve(*flags, "--target", missing) == 2
+        assert package not in caplog.text
+        assert missing in caplog.text
 
 
-def test_what_is_needed_is_what_is_imported() -> None:
-    command._require("--learn", command._TRAINING, "train")
+def test_what_is_needed_is_what_the_trainer_imports() -> None:
+    extra = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {"blockdraft_training", *(re.split("[^a-z]", line)[0] for line in extra["train"])}
+    code = "import sys, blockdraft_training.online.learner; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} & names == {*TRAINING}

@@ -238,14 +238,18 @@ async def test_an_aborted_request_says_so_and_frees_its_pages(
     await until(lambda: verifier.cancelled == 2)
 
 
-async def test_an_abort_that_comes_at_once_ends_it_too(server: Running) -> None:
+async def test_an_abort_that_comes_at_once_ends_it_too(
+    server: Running, verifier: FakeVerifier
+) -> None:
+    verifier.hold_after = 0  # for ever, so that nothing but an abort ends a request
     # Cancelled before they began: nothing of the tasks ran.
     for number in range(20):
         name = f"quick {number}"
-        call = stub(server).Generate(request(name=name), timeout=PATIENCE_SECONDS)
-        await stub(server).Abort(pb.AbortRequest(request_ids=[name]))
-        async for _ in call:
-            pass
+        answer = asyncio.ensure_future(responses(server, request(name=name)))
+        while not answer.done():
+            await stub(server).Abort(pb.AbortRequest(request_ids=[name]))
+        [end] = await answer
+        assert end.complete.finish_reason == "abort"
 
 
 async def test_a_tenant_cannot_abort_the_requests_of_another(verifier: FakeVerifier) -> None:
