@@ -31,7 +31,7 @@ class Example:
 
 
 def read_examples(path: Path = SCHEMAS) -> list[Example]:
-    """Read a file that `tests.bench.make_schemas` wrote, or one like it."""
+    """Read a file that `tools.make_schemas` wrote, or one like it."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             return [Example(**json.loads(line)) for line in lines]

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.schema_suite SDIST`: what grammars allow of the official test suite.
+"""`python -m tools.schema_suite SDIST`: what grammars allow of the official test suite.
 
     pip download --no-deps --no-binary jsonschema jsonschema==4.26.0
 
@@ -64,7 +64,7 @@ def orders(value: Any) -> Iterator[Any]:
 
 def main() -> int:
     """Print the counts and what differs; 1 if an invalid value is allowed."""
-    parser = argparse.ArgumentParser("python -m tests.bench.schema_suite", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tools.schema_suite", description=__doc__)
     parser.add_argument("sdist", type=Path)
     parser.add_argument("--target", default="default", help="whose tokens grammars are over")
     args = parser.parse_args()

@@ -1,6 +1,6 @@
 """What drafting gains where the drafter is some way off: through a proxy that delays.
 
-`JAX_PLATFORMS=cpu python -m tests.e2e.drafter_latency eagle3 7`, for a drafter and so many rounds.
+`JAX_PLATFORMS=cpu python -m tools.drafter_latency eagle3 7`, for a drafter and so many rounds.
 Plain decoding, a drafter of this host and one behind each delay answer in turn.
 """
 

