@@ -39,9 +39,14 @@ def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, list[st
     done = subprocess.run(
         [sys.executable, "-m", "blockdraft", *arguments],
         cwd=folder,
-        # Whatever else listens at the usual port.
-        env={**os.environ, "BLOCKDRAFT_SERVE_LISTEN": "localhost:0", "JAX_PLATFORMS": "cpu"}
-        | environment,
+        env={
+            **os.environ,
+            "BLOCKDRAFT_SERVE_LISTEN": "localhost:0",  # whatever else listens at the usual port
+            # To look for one takes longer than all else.
+            "BLOCKDRAFT_SERVE_NO_DRAFTER": str("--drafter" not in arguments),
+            "JAX_PLATFORMS": "cpu",
+            **environment,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

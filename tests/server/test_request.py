@@ -115,7 +115,7 @@ def test_options_reach_the_verifier_without_texts() -> None:
         presence_penalty=0.5,
         logit_bias={3: -1.0},
         allowed_token_ids=[4, 5],
-        min_tokens=2,
+        min_tokens=3,
         max_output_tokens=3,
         seed=-1,
         ignore_eos=True,

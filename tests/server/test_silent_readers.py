@@ -15,7 +15,7 @@ from tests.server.support import ByteTokenizer, Running, serving, until
 from blockdraft_protos.v1 import verifier_pb2
 from blockdraft_runtime.settings.server import LimitsSettings
 
-STEPS, STEP_TOKENS, SECONDS = 30, 1000, 3.0
+STEPS, STEP_TOKENS, SECONDS = 30, 1000, 1.0
 TOKENS = STEPS * STEP_TOKENS
 ASKED = {"messages": [{"role": "user", "content": "x"}], "max_tokens": TOKENS, "stream": True}
 

@@ -125,7 +125,8 @@ def test_an_alias_means_the_same_everywhere(tmp_path: Path) -> None:
 def test_a_switch_has_both_directions() -> None:
     assert read("--no-heated", HEATED="true").heated is False
     assert read("--heated", HEATED="off").heated is True
-    assert read(HEATED="off").heated is False
+    assert read(HEATED="Off").heated is False
+    assert read(HEATED="Yes").heated is True
 
 
 def test_none_is_a_word_where_it_is_not_the_default() -> None:

@@ -101,6 +101,14 @@ async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
     assert len(other.requests[0].emitted_token_ids) == 7
 
 
+async def test_a_prompt_must_fit_into_every_verifier() -> None:
+    small = FakeVerifier()
+    small.description.max_context_tokens = 9
+    async with serving(small, FakeVerifier()) as server:
+        error = await failure(server.generate("x" * 9))
+    assert error.metadata["max_context_tokens"] == "9"
+
+
 async def test_requests_wait_for_a_restarted_verifier() -> None:
     fake = FakeVerifier(hold_after=1)
     async with serving(fake) as server:

@@ -1,6 +1,6 @@
 """A child for the supervisor's tests: serves health, logs its end, dies when told.
 
-Usage: dummy_child.py NAME ADDRESS LOG [--ignore-term] [--never-ready] [--talkative] [--slow]
+Usage: dummy_child.py NAME ADDRESS LOG [OPTION], one that is looked for below.
 
 At SIGUSR2 it answers no health check, for ever, or for 2 seconds if it is `--slow`.
 """
@@ -54,6 +54,8 @@ def main() -> None:
     with Path(log).open("a") as file:
         file.write(f"{name}\n")
     server.stop(None)
+    if "--misused" in options:
+        raise SystemExit(2)
 
 
 main()

@@ -141,6 +141,14 @@ async def test_a_child_that_cannot_be_started_just_now_is_started_later(
     assert "not now" in caught.value.last_lines[0]
 
 
+async def test_a_child_that_could_use_its_settings_once_is_started_again(family: Family) -> None:
+    supervisor = Supervisor([family.dummy("a", "--misused")], QUICK, io.BytesIO())
+    async with running(supervisor):
+        first = process_ids(supervisor)["a"]
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: process_ids(supervisor).get("a", first) != first)
+
+
 async def test_a_child_that_never_gets_ready_is_replaced(family: Family) -> None:
     policy = replace(QUICK, max_deaths=1000)
     children = [family.dummy("loading", "--never-ready")]

@@ -90,6 +90,8 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_pe
     assert noted.loss is not None
     assert noted.stepped_at is not None
     assert began <= noted.stepped_at <= time.time()
+    # Of a version that is to be surpassed, nothing has been evaluated.
+    assert first.evaluations == 0
     store = VersionStore(tmp_path)
     base, version = store.list()
     assert (base.number, base.kind, base.state) == (1, "shipped", "promoted")
@@ -115,6 +117,23 @@ def test_a_drafter_gets_better_and_goes_on_after_an_interruption_or_from_what_pe
     assert store.roll_back("too bad").number == 1
     chosen = learn(settings, lambda learner: learner.journal.parent == 1).journal
     assert chosen.evaluations == chosen.steps == 0
+
+
+def test_only_bad_steps_in_a_row_end_a_candidate(
+    pair: Pair,
+    recorded: list[TrainingSample],
+    drafter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record(recorded, tmp_path)
+    losses = iter([None, None, 1.0, None, None, None])
+    monkeypatch.setattr(Candidate, "learn", lambda *_: next(losses))
+    pauses: list[float] = []
+    settings = settings_of(pair, tmp_path, drafter)
+    learner = learn(settings, lambda learner: learner.journal.started_over > 0, sleep=pauses.append)
+    assert learner.journal.thrown_away == 5
+    assert (learner.journal.rate, pauses) == (0.5, [0.02])
 
 
 @pytest.mark.slow
