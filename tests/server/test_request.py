@@ -1,16 +1,21 @@
 import json
 import math
+import re
 from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.server.support import EOS, ByteTokenizer, text_request
 
 from blockdraft_protos.v1 import inference_pb2, verifier_pb2
 from blockdraft_runtime.status import ServiceError
 from blockdraft_server.prompts import check_prompt, prompt_token_ids
 from blockdraft_server.request import ModelLimits, check_request, sequence_request
+from blockdraft_verifier.requests import parse_request
 
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 LIMITS = ModelLimits(vocabulary_size=300, max_context_tokens=10)
 
 
@@ -24,62 +29,101 @@ def checked(
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "good", "bad"),
-    [
-        ("temperature", [0.0, 1e-6, 100.0], [-1e-6, math.nan, math.inf, -math.inf]),
-        ("top_k", [0, 1, 1000], [-1]),
-        ("top_p", [1e-6, 0.5, 1.0], [0.0, -0.1, 1.001, math.nan]),
-        ("min_p", [0.0, 0.5, 1.0], [-0.001, 1.001, math.nan]),
-        ("seed", [0, -(2**63), 2**63 - 1], []),
-        ("max_output_tokens", [1, 6, 2**31 - 1], [0, -1]),
-        ("log_probs", [0, 20], [-1, 21]),
-        ("prompt_log_probs", [0, 20], [-1, 21]),
-        ("repetition_penalty", [1e-6, 1.0, 50.0], [0.0, -1.0, math.nan, math.inf]),
-        ("frequency_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),
-        ("presence_penalty", [-2.0, 0.0, 2.0], [-2.001, 2.001, math.nan]),
-        ("logit_bias", [{}, {0: -100.0, 299: 100.0}, dict.fromkeys(range(256), 1.0)], []),
-        ("allowed_token_ids", [[], [0, 299]], []),
-        ("bad_words", [[], ["x"] * 64, ["é" * 512]], [["x"] * 65]),
-        ("min_tokens", [0, 1, 2**31 - 1], [-1]),
-        ("stop_sequences", [[], ["x"] * 16, ["é" * 512]], [["x"] * 17]),
-        ("stop_token_ids", [[], [1] * 1024], [[1] * 1025]),
-    ],
-)
-def test_the_bounds_of_sampling(field: str, good: list[Any], bad: list[Any]) -> None:
-    for value in good:
-        checked(text_request(**{field: value}))
-    for value in bad:
-        with pytest.raises(ServiceError) as caught:
-            checked(text_request(**{field: value}))
-        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert caught.value.reason == "INVALID_ARGUMENT"
-        assert caught.value.field == f"sampling.{field}"
+# What each field may be, and what not, by the item that is named.
+BOUNDS: dict[str, tuple[list[Any], dict[str, list[Any]]]] = {
+    "temperature": ([0.0, 1e-6, 100.0], {"": [-1e-6, math.nan, math.inf, -math.inf]}),
+    "top_k": ([0, 1, 1000], {"": [-1]}),
+    "top_p": ([1e-6, 0.5, 1.0], {"": [0.0, -0.1, 1.001, math.nan]}),
+    "min_p": ([0.0, 0.5, 1.0], {"": [-0.001, 1.001, math.nan]}),
+    "seed": ([0, -(2**63), 2**63 - 1], {}),
+    "max_output_tokens": ([1, 6, 2**31 - 1], {"": [0, -1]}),
+    "log_probs": ([0, 20], {"": [-1, 21]}),
+    "prompt_log_probs": ([0, 20], {"": [-1, 21]}),
+    "repetition_penalty": ([1e-6, 1.0, 50.0], {"": [0.0, -1.0, math.nan, math.inf]}),
+    "frequency_penalty": ([-2.0, 0.0, 2.0], {"": [-2.001, 2.001, math.nan]}),
+    "presence_penalty": ([-2.0, 0.0, 2.0], {"": [-2.001, 2.001, math.nan]}),
+    "logit_bias": (
+        [{}, {0: -100.0, 299: 100.0}, dict.fromkeys(range(256), 1.0)],
+        {"[7]": [{7: 100.1}, {7: math.nan}], "[300]": [{300: 1.0}], "[-1]": [{-1: 1.0}]},
+    ),
+    "allowed_token_ids": ([[], [0, 299]], {"[1]": [[1, 300]]}),
+    "bad_words": ([[], ["x"] * 64, ["é" * 512]], {"": [["x"] * 65], "[1]": [["a", ""]]}),
+    "min_tokens": ([0, 1, 2**31 - 1], {"": [-1]}),
+    "stop_sequences": (
+        [[], ["x"] * 16, ["é" * 512]],
+        {"": [["x"] * 17], "[1]": [["a", ""]], "[0]": [["é" * 513]]},
+    ),
+    "stop_token_ids": (
+        [[], [1] * 1024], {"": [[1] * 1025], "[2]": [[0, 299, 300]], "[0]": [[-1]]}
+    ),
+    "max_draft_tokens": ([0, 2**31 - 1], {"": [-1]}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"stop_sequences": ["a", ""]}, "sampling.stop_sequences[1]"),
-        ({"stop_sequences": ["é" * 513]}, "sampling.stop_sequences[0]"),
-        ({"bad_words": ["a", ""]}, "sampling.bad_words[1]"),
-        ({"logit_bias": {7: 100.1}}, "sampling.logit_bias[7]"),
-        ({"logit_bias": {7: math.nan}}, "sampling.logit_bias[7]"),
-        ({"logit_bias": {300: 1.0}}, "sampling.logit_bias[300]"),
-        ({"logit_bias": {-1: 1.0}}, "sampling.logit_bias[-1]"),
-        ({"allowed_token_ids": [1, 300]}, "sampling.allowed_token_ids[1]"),
-        ({"min_tokens": 3, "max_output_tokens": 2}, "sampling.min_tokens"),
-        ({"stop_token_ids": [0, 299, 300]}, "sampling.stop_token_ids[2]"),
-        ({"stop_token_ids": [-1]}, "sampling.stop_token_ids[0]"),
-        ({"max_draft_tokens": -1}, "speculation.max_draft_tokens"),
-    ],
-)
-def test_the_offending_item_is_named(changes: dict[str, Any], field: str) -> None:
-    request = text_request(**{k: v for k, v in changes.items() if k != "max_draft_tokens"})
-    request.speculation.max_draft_tokens = changes.get("max_draft_tokens", 0)
+def request_with(**fields: Any) -> inference_pb2.StreamGenerateRequest:
+    drafting = {name: fields.pop(name) for name in ("max_draft_tokens",) if name in fields}
+    request = text_request(**fields)
+    request.speculation.MergeFrom(inference_pb2.SpeculationOptions(**drafting))
+    return request
+
+
+def refusal(request: inference_pb2.StreamGenerateRequest) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
         checked(request)
-    assert caught.value.field == field
+    return caught.value
+
+
+@pytest.mark.parametrize("field", BOUNDS)
+def test_the_bounds_of_a_field(field: str) -> None:
+    good, bad = BOUNDS[field]
+    for value in good:
+        checked(request_with(**{field: value}))
+    part = "speculation" if field == "max_draft_tokens" else "sampling"
+    for item, values in bad.items():
+        for value in values:
+            error = refusal(request_with(**{field: value}))
+            assert (error.code, error.reason) == (INVALID, "INVALID_ARGUMENT")
+            assert error.field == f"{part}.{field}{item}"
+
+
+def values_of(field: Any) -> st.SearchStrategy[Any]:
+    """Return values of a field of SamplingOptions, many of them near its bounds."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (values_of(each) for each in field.message_type.fields)
+        return st.dictionaries(key, value, max_size=2)
+    near = st.sampled_from([-1, 0, 1, 2, 20, 21, 100, 299, 300])
+    bits = 64 if field.cpp_type == field.CPPTYPE_INT64 else 32
+    each: st.SearchStrategy[Any] = near | st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        each = near | st.floats(width=32)
+    elif field.cpp_type == field.CPPTYPE_STRING:
+        each = st.text(max_size=2)
+    elif field.cpp_type == field.CPPTYPE_BOOL:
+        each = st.booleans()
+    return st.lists(each, max_size=3) if field.is_repeated else each
+
+
+OPTIONS = {
+    each.name: values_of(each)
+    for each in inference_pb2.SamplingOptions.DESCRIPTOR.fields
+    if each.name != "constraint"
+}
+# Of more of them, one would nearly always be refused.
+SOME = st.lists(st.sampled_from([*OPTIONS]), max_size=3, unique=True)
+
+
+@settings(max_examples=400)
+@given(SOME.flatmap(lambda names: st.fixed_dictionaries({each: OPTIONS[each] for each in names})))
+def test_any_request_is_refused_by_its_field_or_taken_by_the_verifier(
+    fields: dict[str, Any],
+) -> None:
+    try:
+        sequence = checked(text_request(**fields))
+    except ServiceError as error:
+        part, name = re.split(r"[.\[]", error.field or "")[:2]
+        assert (part, name in fields) == ("sampling", True)
+    else:
+        parse_request(sequence, LIMITS.vocabulary_size, LIMITS.max_context_tokens)
 
 
 def test_the_offending_token_of_a_prompt_is_named() -> None:
