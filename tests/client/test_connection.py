@@ -12,6 +12,7 @@ from tests.fakes.inference import RunningFake
 
 from blockdraft_client import (
     AsyncClient,
+    Client,
     ClientClosedError,
     KeepAliveConfig,
     RetryConfig,
@@ -77,21 +78,41 @@ def test_a_url_is_no_address(target: str) -> None:
 
 
 def test_arguments_win_over_variables_and_those_over_defaults(
-    monkeypatch: pytest.MonkeyPatch,
+    fake: RunningFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Base().address == "localhost:50051"
-    monkeypatch.setenv("BLOCKDRAFT_ADDRESS", "localhost:1")
+    monkeypatch.setenv("BLOCKDRAFT_ADDRESS", fake.target)
     monkeypatch.setenv("BLOCKDRAFT_API_KEY", "from-outside")
-    assert (Base().address, Base()._api_key) == ("localhost:1", "from-outside")
-    given = Base("localhost:2", api_key="given")
-    assert (given.address, given._api_key) == ("localhost:2", "given")
-    assert Base(api_key="")._api_key is None
+    for key in (None, "given", ""):
+        with Client(api_key=key) as client:
+            client.model()
+    keys = [each.get("authorization") for each in fake.service.metadata]
+    assert keys == ["Bearer from-outside", "Bearer given", None]
+    assert Base("localhost:2").address == "localhost:2"
 
 
-def test_a_key_leaves_this_machine_only_encrypted() -> None:
-    assert Base("example.com:443", api_key="k")._credentials is not None
-    assert Base("localhost:1", api_key="k")._credentials is None
-    assert Base("example.com:443")._credentials is None
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return what gets the kind and the options of each channel that is opened."""
+    channels: list[dict[str, Any]] = []
+
+    def noting(kind: str, open_channel: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(*arguments: Any) -> Any:
+            channels.append({"kind": kind, **dict(arguments[-1])})
+            return open_channel(*arguments)
+
+        return opening
+
+    for kind in ("insecure_channel", "secure_channel"):
+        monkeypatch.setattr(grpc, kind, noting(kind, getattr(grpc, kind)))
+    return channels
+
+
+def test_a_key_leaves_this_machine_only_encrypted(opened: list[dict[str, Any]]) -> None:
+    for address, key in (("example.com:443", "k"), ("localhost:1", "k"), ("example.com:443", "")):
+        Client(address, api_key=key).close()
+    kinds = [channel["kind"] for channel in opened]
+    assert kinds == ["secure_channel", "insecure_channel", "insecure_channel"]
     for make in (Base, AsyncClient):
         with pytest.raises(ValueError, match="plaintext"):
             make("example.com:443", api_key="k", tls=False)
@@ -133,31 +154,32 @@ async def test_key_and_metadata_reach_the_server(kind: str, fake: RunningFake) -
         assert first["user-agent"].startswith("blockdraft-python/")
 
 
-def test_options_given_by_the_caller_win() -> None:
-    given: list[tuple[str, int | str]] = [("grpc.keepalive_time_ms", 60_000), ("grpc.custom", "x")]
-    options = dict(Base(channel_options=given)._options)
-    assert options["grpc.keepalive_time_ms"] == 60_000
-    assert options["grpc.custom"] == "x"
+def test_options_given_by_the_caller_win(opened: list[dict[str, Any]]) -> None:
+    given: dict[str, int | str] = {"grpc.keepalive_time_ms": 60_000, "grpc.custom": "x"}
+    Client("localhost:1", channel_options=[*given.items()]).close()
+    assert given.items() <= opened[0].items()
 
 
-def test_only_unavailable_is_retried_and_no_deadline_is_set_by_the_channel() -> None:
-    config = json.loads(str(dict(Base()._options)["grpc.service_config"]))
-    (method,) = config["methodConfig"]
+def test_only_unavailable_is_retried_and_no_deadline_is_set_by_the_channel(
+    opened: list[dict[str, Any]],
+) -> None:
+    for options in ({}, {"retry": None}, {"retry": RetryConfig(max_attempts=1)}):
+        Client("localhost:1", **options).close()
+    usual, *without = opened
+    (method,) = json.loads(usual["grpc.service_config"])["methodConfig"]
     assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert method["retryPolicy"]["maxAttempts"] <= 5
     assert "timeout" not in method
     assert method["retryPolicy"]["initialBackoff"] == "0.100000000s"
-    for none in (None, RetryConfig(max_attempts=1)):
-        assert "grpc.service_config" not in dict(Base(retry=none)._options)
+    assert not any("grpc.service_config" in each for each in without)
 
 
-def test_the_server_permits_the_clients_pings() -> None:
-    server = dict(SERVER_OPTIONS)
-    least = KeepAliveConfig(interval_seconds=10)
-    options = dict(Base(keepalive=least)._options)
-    permitted = server["grpc.http2.min_ping_interval_without_data_ms"]
-    assert int(options["grpc.keepalive_time_ms"]) >= permitted
-    assert "grpc.keepalive_time_ms" not in dict(Base(keepalive=None)._options)
+def test_the_server_permits_the_clients_pings(opened: list[dict[str, Any]]) -> None:
+    for pings in (KeepAliveConfig(interval_seconds=10), None):
+        Client("localhost:1", keepalive=pings).close()
+    permitted = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
+    assert opened[0]["grpc.keepalive_time_ms"] >= permitted
+    assert "grpc.keepalive_time_ms" not in opened[1]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from blockdraft_server.routing.places import Resolve, resolve
 from blockdraft_server.traces import Traces
 
 EOS = 256
-_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "resolve")
+_OPTIONS = ("traces", "channel_credentials", "drain_seconds", "resolve", "tokenizer")
 
 
 class ByteTokenizer:
@@ -92,6 +92,7 @@ class Running:
     stop_requested: asyncio.Event
     app: ServerApp
     channel: grpc.aio.Channel
+    tokenizer: ByteTokenizer
 
     @property
     def stub(self) -> "inference_pb2_grpc.InferenceServiceAsyncStub":
@@ -131,6 +132,18 @@ class Running:
         )
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
+    @property
+    def healthy_verifiers(self) -> int:
+        verifiers: Any = self.app.inspect()["verifiers"]
+        return sum(each["healthy"] for each in verifiers)
+
+    async def until_context(self, tokens: int) -> None:
+        """Wait until a verifier whose context has so many tokens is known."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            request = inference_pb2.GetModelRequest()
+            while (await self.stub.GetModel(request)).max_context_tokens != tokens:
+                await asyncio.sleep(0.01)
+
     async def until_healthy(self, healthy: bool) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await self.healthy() != healthy:
@@ -151,12 +164,13 @@ async def running_server(
     channel_credentials: grpc.ChannelCredentials | None = None,
     drain_seconds: float = 2.0,
     resolve: Resolve = resolve,
+    tokenizer: ByteTokenizer | None = None,
 ) -> AsyncIterator[Running]:
     """Run a server on a unix socket; waits until it serves unless told not to.
 
     `api_keys` are the lines of a file of keys; without any, everyone is let in.
     """
-    registry = CollectorRegistry()
+    registry, tokenizer = CollectorRegistry(), tokenizer or ByteTokenizer()
     stop_requested, ready = asyncio.Event(), asyncio.Event()
 
     async def on_ready() -> None:
@@ -165,7 +179,7 @@ async def running_server(
     with unix_address() as address, _key_file(settings, api_keys) as settings:
         app = ServerApp(
             settings,
-            tokenizer=ByteTokenizer(),  # type: ignore[arg-type]  # it has what the server uses
+            tokenizer=tokenizer,  # type: ignore[arg-type]  # it has what the server uses
             traces=traces,
             registry=registry,
             resolve=resolve,
@@ -195,7 +209,7 @@ async def running_server(
             )
         )
         try:
-            yield Running(address, registry, stop_requested, app, channel)
+            yield Running(address, registry, stop_requested, app, channel, tokenizer)
         finally:
             await channel.close()
             stop_requested.set()
@@ -215,8 +229,7 @@ async def serving(
         addresses = [await stack.enter_async_context(running_verifier(fake)) for fake in fakes]
         server = running_server(settings_for(*addresses, **options), api_keys=api_keys, **own)
         running = await stack.enter_async_context(server)
-        most = sum(fake.description.max_sequences for fake in fakes)
-        await until(lambda: running.app._pool.capacity == most)
+        await until(lambda: running.healthy_verifiers == len(fakes))
         yield running
 
 

@@ -11,7 +11,6 @@ from tests.server.support import (
     serving,
     settings_for,
     tokens_of,
-    until,
 )
 
 from blockdraft_protos.v1 import inference_pb2
@@ -31,8 +30,9 @@ async def test_serves_only_once_a_verifier_is_healthy() -> None:
             fake = FakeVerifier()
             async with running_verifier(fake, address, healthy=False):
                 fake.start_message = "the verifier is compiling steps, 6 of 20"
-                await until(lambda: server.app._pool.unavailable().reason == "LOADING")
-                error = await failure(server.generate())
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while error.reason != "LOADING":
+                        error = await failure(server.generate())
                 assert (error.reason, error.message) == ("LOADING", fake.start_message)
                 error = await failure(server.stub.GetModel(inference_pb2.GetModelRequest()))
                 assert error.reason == "LOADING"

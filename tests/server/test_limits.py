@@ -106,8 +106,7 @@ async def test_a_text_that_waits_for_a_tokenizer_waits_no_longer_than_its_deadli
 
     limits = LimitsSettings(default_timeout_seconds=0.3)
     async with serving(fake, limits=limits) as server:
-        tokenizer = server.app._tokenizer
-        assert tokenizer is not None
+        tokenizer = server.tokenizer
         tokenizer.encode = encode  # type: ignore[method-assign]
         request = whole(text_request("x" * 5000))
         calls = [failure(server.stub.Generate(request)) for _ in range(TOKENIZERS + 3)]

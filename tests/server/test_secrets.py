@@ -43,8 +43,7 @@ async def test_neither_texts_nor_keys_are_in_logs_or_metrics(
     # Replays, refusals, unknown failures: all that writes to the log.
     fake = FakeVerifier(break_after=[1, 2])
     fake.description.max_context_tokens = 512
-    async with serving(fake, api_keys=[KEY, "other"]) as server:
-        server.app._service._tokenizer = FailingTokenizer()  # type: ignore[assignment]
+    async with serving(fake, api_keys=[KEY, "other"], tokenizer=FailingTokenizer()) as server:
         generate, stream = server.stub.Generate, server.stub.StreamGenerate
         texts = text_request(MARKER, stop_sequences=[MARKER])
         await generate(whole(texts), metadata=METADATA)

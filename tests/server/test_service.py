@@ -23,7 +23,6 @@ from blockdraft_models.tokenizer.text_decoder import Utf8Decoder
 from blockdraft_protos.v1 import inference_pb2, inference_pb2_grpc
 from blockdraft_runtime.settings.server import LimitsSettings
 from blockdraft_runtime.status import invalid_argument
-from blockdraft_server.request import ModelLimits
 
 PROMPT = [1, 2]
 
@@ -62,7 +61,7 @@ async def test_a_caller_who_reads_slowly_gets_the_same_text_in_fewer_messages(
     verifier.description.max_context_tokens = 2 * count
     verifier.tokens_per_step = 1
     verifier.script = [97 + index % 26 for index in range(count)]
-    await until(lambda: server.app._pool.limits == ModelLimits(300, 2 * count))
+    await server.until_context(2 * count)
     # Log probabilities make the messages large, so that few of them fit into the connection, whose
     # window must not grow.
     request = text_request(max_output_tokens=count, log_probs=20)
@@ -238,8 +237,7 @@ async def test_tokenize_lists_the_tokens_of_each_form(server: Running) -> None:
 
 
 async def test_only_an_unconstrained_answer_begins_a_text(server: Running) -> None:
-    tokenizer, continued = server.app._tokenizer, list[bool]()
-    assert tokenizer is not None
+    tokenizer, continued = server.tokenizer, list[bool]()
 
     def text_decoder(*, continues: bool = False) -> Utf8Decoder:
         continued.append(continues)

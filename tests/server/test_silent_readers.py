@@ -39,9 +39,11 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
 
 
 async def until_freed(server: Running, count: int = 1) -> None:
-    state = server.app._service.state
-    await until(lambda: state()["admitted"] == count)
-    await until(lambda: state()["admitted"] == 0)
+    def admitted() -> object:
+        return server.app.inspect()["admitted"]
+
+    await until(lambda: admitted() == count)
+    await until(lambda: admitted() == 0)
 
 
 @pytest.mark.parametrize("timeout", [None, SECONDS])

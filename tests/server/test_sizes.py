@@ -125,8 +125,7 @@ async def test_a_constraint_may_be_long() -> None:
 
 def blocked(server: Running, method: str) -> tuple[threading.Event, threading.Event]:
     """Let a method of the tokenizer wait; return what says that it does, and what ends it."""
-    tokenizer = server.app._tokenizer
-    assert tokenizer is not None
+    tokenizer = server.tokenizer
     waits, goes_on, real = threading.Event(), threading.Event(), getattr(tokenizer, method)
 
     def wait(what: object) -> object:

@@ -237,7 +237,7 @@ async def test_a_call_that_was_cut_off_stays_in_the_conversation(
         given.extend(call["function"]["arguments"] for call in messages[0]["tool_calls"])
         return PROMPT
 
-    monkeypatch.setattr(server.app._tokenizer, "encode_chat", encode_chat)
+    monkeypatch.setattr(server.tokenizer, "encode_chat", encode_chat)
     texts = '{"where": "Os', "[1]", '{"where": "Oslo"}'
     calls = [{"function": {"name": "rain", "arguments": text}} for text in texts]
     messages = [{"role": "assistant", "tool_calls": calls}, {"role": "user", "content": "?"}]
@@ -254,7 +254,7 @@ async def test_tools_and_arguments_reach_the_template(
         given.update(options, messages=messages)
         return PROMPT
 
-    monkeypatch.setattr(server.app._service._tokenizer, "encode_chat", encode_chat)
+    monkeypatch.setattr(server.tokenizer, "encode_chat", encode_chat)
     function = {"name": "rain", "arguments": '{"where": "here"}'}
     messages = [
         {"role": "user", "content": "Does it rain?"},

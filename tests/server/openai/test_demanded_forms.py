@@ -75,10 +75,9 @@ async def grammar(
 ) -> str:
     front = server.app.http_server
     assert front is not None
-    assert server.app._tokenizer is not None
     front.template = ChatTemplate(getattr(chat_templates, name), {})
     front.control_tokens = control_tokens
-    server.app._tokenizer.control_tokens = control_tokens  # type: ignore[misc]
+    server.tokenizer.control_tokens = control_tokens
     status, body = await chat(http, server, **fields)
     assert status == 200, body
     return verifier.requests[-1].grammar

@@ -172,7 +172,7 @@ async def test_a_client_that_goes_away_frees_what_it_holds(
         await response.content.readline()
         response.close()
     await until(lambda: verifier.cancelled == 1)
-    assert server.app._service.state()["admitted"] == 0
+    assert server.app.inspect()["admitted"] == 0
 
 
 async def test_an_error_in_a_stream_is_its_last_event(

@@ -170,10 +170,9 @@ def serve(server: Running, verifier: FakeVerifier, template: str, *script: str) 
     """Let the model have this template, and write these texts and control tokens by turns."""
     front = server.app.http_server
     assert front is not None
-    assert server.app._tokenizer is not None
     front.template = ChatTemplate(template, {})
     front.control_tokens = CONTROL_TOKENS
-    server.app._tokenizer.control_tokens = CONTROL_TOKENS  # type: ignore[misc]
+    server.tokenizer.control_tokens = CONTROL_TOKENS
     verifier.script = [
         token
         for place, part in enumerate(script)

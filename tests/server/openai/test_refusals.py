@@ -149,7 +149,7 @@ async def test_what_is_nested_too_deeply_is_a_bad_request(
         template.render(messages, re.compile("(?!)"), add_generation_prompt=True, tools=tools)
         return PROMPT
 
-    monkeypatch.setattr(server.app._service._tokenizer, "encode_chat", encode_chat)
+    monkeypatch.setattr(server.tokenizer, "encode_chat", encode_chat)
     statuses = []
     # What gives up first, JSON, the search for control tokens or the template, depends on it.
     for depth in (*range(100, 1000, 5), 5000):

@@ -15,7 +15,6 @@ from blockdraft_protos.vllm import vllm_engine_pb2 as pb
 from blockdraft_protos.vllm import vllm_engine_pb2_grpc
 from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_server.constraints import MAX_CONSTRAINT_BYTES
-from blockdraft_server.request import ModelLimits
 from blockdraft_server.vllm import mapping
 
 PROMPT = [1, 2]
@@ -323,7 +322,7 @@ async def test_a_gateway_that_reads_slowly_gets_the_same_tokens_in_fewer_message
     verifier.description.max_context_tokens = 2 * count
     verifier.tokens_per_step = 1
     verifier.script = [97 + index % 26 for index in range(count)]
-    await until(lambda: server.app._pool.limits == ModelLimits(300, 2 * count))
+    await server.until_context(2 * count)
     # Large messages, of which few fit into the connection, whose window must not grow.
     asked = request(max_tokens=count, logprobs=20)
     async with grpc.aio.insecure_channel(
