@@ -12,7 +12,6 @@ from blockdraft_bench.datasets import (
     choose_samples,
     find_dataset,
     read_dataset,
-    read_datasets,
 )
 from blockdraft_bench.errors import BenchUsageError
 
@@ -47,19 +46,6 @@ def test_some_sets_come_with_the_package(tmp_path: Path, name: str, count: int) 
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("gsm8k", "has no gsm8k.jsonl: --datasets-dir names"),
-        ("gsm9k", "'gsm9k' is neither a .jsonl file nor one of math500, aime24"),
-        ("none.jsonl", "none.jsonl does not exist"),
-    ],
-)
-def test_says_what_cannot_be_found(tmp_path: Path, spec: str, message: str) -> None:
-    with pytest.raises(BenchUsageError, match=message):
-        find_dataset(spec, tmp_path)
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "line 2"),
@@ -75,13 +61,6 @@ def test_says_which_line_is_damaged(tmp_path: Path, line: str, message: str) -> 
     path = write(tmp_path / "set.jsonl", json.dumps(ROWS[0]), line)
     with pytest.raises(BenchUsageError, match=message):
         read_dataset(path)
-
-
-def test_two_sets_need_two_names(tmp_path: Path) -> None:
-    write(tmp_path / "gsm8k.jsonl", json.dumps(ROWS[0]))
-    with pytest.raises(BenchUsageError, match="need different names, got gsm8k, gsm8k"):
-        read_datasets(("gsm8k", "gsm8k"), tmp_path)
-    assert len(read_datasets(("gsm8k", "copy"), tmp_path)) == 2
 
 
 def test_refuses_empty_and_unreadable_files(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.prompts import chat_prompt, prepare
 from blockdraft_bench.settings import PromptSettings
 from blockdraft_models.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -54,8 +53,3 @@ def test_characters_stay_whole(tokenizer: Tokenizer) -> None:
     prompt = chat_prompt("é" * 50, tokenizer, template + 5)
     assert len(prompt) == template + 4
     assert "éé<|im_end|>" in text_of(tokenizer, prompt)
-
-
-def test_the_template_has_to_fit(tokenizer: Tokenizer) -> None:
-    with pytest.raises(BenchUsageError, match="prompts of 10 tokens cannot hold the chat template"):
-        chat_prompt("Hello", tokenizer, 10)

@@ -10,14 +10,11 @@ from blockdraft_bench import provenance, run
 from blockdraft_bench.provenance import (
     commit,
     environment,
-    hardware,
     packages,
     source_digest,
-    versions,
 )
 from blockdraft_bench.run import Run
 from blockdraft_bench.settings import OutputSettings
-from blockdraft_models.processor import this_processor
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -102,16 +99,6 @@ def test_every_source_counts_and_where_it_is(package: Path) -> None:
     git(package, "commit", "--allow-empty", "-m", "second")
     digests.add(source_digest([package]))
     assert len(digests) == 4
-
-
-def test_machine_and_versions() -> None:
-    assert versions()["jax"]
-    assert (versions()["python"] or "").startswith("3.")
-    machine = hardware()
-    assert machine.cpu == machine.device
-    assert machine.cores >= 1
-    assert machine.instructions == this_processor().instructions
-    assert machine.accelerator is None
 
 
 def test_variables_that_decide_and_no_secrets() -> None:

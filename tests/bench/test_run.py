@@ -81,20 +81,6 @@ def test_says_what_it_was_measured_with(tmp_path: Path, monkeypatch: pytest.Monk
     assert report["results"][0]["square_ci95"] == [1.0, 3.0]
 
 
-def test_says_how_an_interrupted_run_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "deep" / "out"
-    with pytest.raises(KeyboardInterrupt):
-        run(output, interrupt=2)
-    assert f"the same with --output {output} goes on from here" in capsys.readouterr().err
-    assert [path.name for path in output.iterdir()] == ["samples.jsonl"]
-    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 2
-    run(output)
-    assert len((output / "samples.jsonl").read_bytes().splitlines()) == 3
-    assert "taking over 2 of 3 results measured 20" in capsys.readouterr().err
-
-
 def test_without_a_store_flags_tell_folders_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

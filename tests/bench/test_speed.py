@@ -26,15 +26,6 @@ def summary(method: str, *samples: dict[str, CompletionRecord]) -> ResultRow:
     return summarize(decoded_set(*samples), method, seed=0)
 
 
-def test_times() -> None:
-    result = summary("dflash", FIRST, SECOND)
-    assert (result["dataset"], result["method"], result["temperature"]) == ("hand", "dflash", 0.0)
-    assert (result["samples"], result["tokens"]) == (2, 8)
-    # 1 / 4 and 0.5 / 2 seconds a token.
-    assert result["tpot_seconds"] == pytest.approx(0.25)
-    assert result["tokens_per_second"] == pytest.approx(6 / 1.5)
-
-
 def test_quartiles() -> None:
     # Seconds a token: 1, 2, 3, 4, 10.
     samples = [{"plain": decoded_answer(s, (1, 2), (0, 0))} for s in (4.0, 1.0, 10.0, 2.0, 3.0)]

@@ -256,13 +256,3 @@ def test_a_killed_verifier_leaves_constrained_streams_as_they_are(
         texts = [stream.text for stream in streams]
     assert texts == expected
     assert all(text.endswith("end") for text in texts)
-
-
-def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="modalities is not supported"):
-        chat(client, modalities=["text", "audio"])
-
-
-def test_a_prompt_that_is_too_long_is_a_bad_request(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError):
-        chat(client, messages=[{"role": "user", "content": "duck " * 500}])

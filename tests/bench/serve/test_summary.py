@@ -64,13 +64,6 @@ def test_times_of_a_request_count_from_when_it_was_due() -> None:
     assert record(0, 0.0, 2.0).tpot is None
 
 
-def test_percentiles_are_linear_between_neighbours() -> None:
-    # Of 1..5: the median is the third; 95 % lies 0.8 between the fourth and the fifth.
-    found = distribution([5.0, 1.0, 4.0, 2.0, 3.0])
-    assert found == {"p50": 3.0, "p95": pytest.approx(4.8), "p99": pytest.approx(4.96), "mean": 3.0}
-    assert distribution([]) is None
-
-
 def test_a_run_with_a_failure() -> None:
     records = [
         record(0, 0.0, 1.0, 2.0, 3.0),  # TTFT 1, TPOT 1

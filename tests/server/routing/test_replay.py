@@ -21,25 +21,6 @@ def message(*token_ids: int) -> verifier_pb2.SequenceTokens:
     return verifier_pb2.SequenceTokens(token_ids=token_ids, step_sizes=[len(token_ids)])
 
 
-def test_the_next_call_carries_the_tokens_received() -> None:
-    replay = new_replay()
-    replay.received(message(4), 1.0)
-    replay.received(message(5, 6), 2.0)
-    assert replay.broken() is not None
-    request = replay.begin(3.0, COMPUTATION)
-    assert list(request.emitted_token_ids) == [4, 5, 6]
-    assert list(request.prompt_token_ids) == [1, 2, 3]
-    assert request.sampling.max_output_tokens == 6
-    assert replay.replays == 1
-
-
-def test_gives_up_after_failures_without_a_token_between_them() -> None:
-    replay = new_replay(max_replays=2)
-    assert 0.05 <= (replay.broken() or 0.0) <= 0.1
-    assert 0.1 <= (replay.broken() or 0.0) <= 0.2
-    assert replay.broken() is None
-
-
 def test_has_a_budget_that_tokens_do_not_refill() -> None:
     replay = new_replay(max_replays=1)
     for token in range(4):

@@ -21,29 +21,6 @@ def plan(*flags: str, folder: Path = FOLDER, **environ: str) -> ServePlan:
     return ServePlan.of(CONFIGURATION.resolve(parse(CONFIGURATION, *flags), {}), folder, environ)
 
 
-def test_a_setting_reaches_the_processes_it_concerns() -> None:
-    result = plan(
-        *("--target", "t", "--drafter", "d", "--dtype", "float32", "--max-sequences", "3"),
-        *("--page-size", "8", "--metrics-port", "9100", "--drain-timeout", "4"),
-        *("--max-waiting", "1000"),
-    )
-    server, verifier, drafter = (child.command[3:] for child in result.children())
-    shared = {"--target=t", "--drain-timeout=4.0"}
-    assert set(server) == shared | {
-        *("--verifier=unix:/run/bd/verifier.sock", "--control=unix:/run/bd/server.sock"),
-        *("--model-name=t", "--metrics-port=9100", "--max-waiting=1000"),
-    }
-    assert set(verifier) == shared | {
-        *("--dtype=float32", "--max-sequences=3", "--page-size=8", "--metrics-port=9101"),
-        "--max-waiting=1000",
-        *("--listen=unix:/run/bd/verifier.sock", "--drafter=unix:/run/bd/drafter.sock"),
-    }
-    assert set(drafter) == shared | {
-        *("--dtype=float32", "--max-sequences=3", "--drafter=d", "--metrics-port=9102"),
-        "--listen=unix:/run/bd/drafter.sock",
-    }
-
-
 def test_learning_starts_a_trainer_that_watches_the_verifier(tmp_path: Path) -> None:
     result = plan(
         *("--target", "t", "--drafter", "d", "--learn", "--learn-dir", str(tmp_path)),

@@ -83,11 +83,9 @@ async def test_what_is_unset_means_what_vllm_means(server: Running, verifier: Fa
 
 async def test_options_reach_the_verifier(server: Running, verifier: FakeVerifier) -> None:
     options: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_k": 7,
-        "top_p": 0.5,
-        "min_p": 0.25,
-        "seed": 11,
+        **{"temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.25, "seed": 11},
+        **{"repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": -0.5},
+        **{"logit_bias": {7: 2.0}, "min_tokens": 3},
     }
     await responses(server, request(stop_token_ids=[9], logprobs=2, **options))
     told = verifier.requests[-1]
@@ -200,21 +198,6 @@ async def test_a_constraint_reaches_the_verifier(server: Running, verifier: Fake
     assert '\\"a\\" | \\"b\\"' in verifier.requests[0].grammar
     found = await refusal(server, request(choice={"choices": [""]}))
     assert found == (grpc.StatusCode.INVALID_ARGUMENT, "sampling.constraint.choice.texts[0]")
-
-
-async def test_penalties_and_biases_reach_the_verifier(
-    server: Running, verifier: FakeVerifier
-) -> None:
-    rules: dict[str, Any] = {
-        "repetition_penalty": 1.5,
-        "frequency_penalty": 0.5,
-        "presence_penalty": -0.5,
-        "logit_bias": {7: 2.0},
-        "min_tokens": 3,
-    }
-    await responses(server, request(**rules))
-    sampling = verifier.requests[0].sampling
-    assert {name: getattr(sampling, name) for name in rules} == rules
 
 
 async def test_neutral_values_are_taken(server: Running) -> None:
