@@ -57,7 +57,7 @@ async def test_a_stream_yields_steps_and_then_knows_the_rest(api: Api) -> None:
 async def test_a_stream_can_be_taken_as_one_answer(api: Api) -> None:
     done = await on_any(api.client.stream("hi"), "completion")
     assert (done.text, done.token_ids, done.model) == (TEXT, TOKEN_IDS, "fake")
-    assert len(done.log_probs) == 6
+    assert (len(done.log_probs), len(done.prompt_log_probs)) == (6, 1)
     assert done.usage == Usage.from_proto(USAGE)
 
 

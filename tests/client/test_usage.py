@@ -14,6 +14,7 @@ def test_derived_figures() -> None:
     assert usage.time_to_first_token_seconds == pytest.approx(0.75)
     # Six tokens, the first of which started the clock.
     assert usage.tokens_per_second == pytest.approx(5 / 2.5)
+    assert Usage(output_tokens=2, decode_seconds=0.5).tokens_per_second == 2.0
     assert usage.step_seconds == StepSeconds(1.0, 0.75, 0.5, 0.25)
     assert usage.step_seconds.total == pytest.approx(2.5)
 
@@ -21,15 +22,15 @@ def test_derived_figures() -> None:
 @pytest.mark.parametrize(
     ("usage", "length", "rate", "positions"),
     [
-        (Usage(output_tokens=1), None, None, ()),
+        (Usage(output_tokens=1, decode_seconds=0.5), None, None, ()),
         # Plain decoding gains one token a step.
         (Usage(output_tokens=9, verification_steps=8), 1.0, None, ()),
         # Positions that were never drafted are left out.
         (
-            Usage(drafted_per_position=(4, 2, 0), accepted_per_position=(2, 1, 0)),
+            Usage(drafted_per_position=(4, 2, 2, 0), accepted_per_position=(2, 1)),
             None,
             None,
-            (0.5, 0.5),
+            (0.5, 0.5, 0.0),
         ),
     ],
 )

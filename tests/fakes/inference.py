@@ -186,6 +186,7 @@ class FakeInference(InferenceServiceServicer):
             token_ids=list(TOKEN_IDS[part]),
             log_probs=[inference_pb2.TokenLogProbs(chosen=chosen) for chosen in log_probs],
             token_sources=TOKEN_SOURCES[part],
+            prompt_log_probs=[inference_pb2.TokenLogProbs()] if start == 0 else [],
             request_id="request-1" if start == 0 else "",
             model="fake" if start == 0 else "",
         )
