@@ -190,6 +190,7 @@ def test_wrong_usage_exits_2(line: str, service: FakeInference, capsys: Capture)
     assert not service.calls
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
+    assert ("leave out the prompt" in err) == line.endswith("--request -")
     # What reads a flag has a private name.
     assert "_" not in err
 

@@ -185,7 +185,7 @@ def test_a_contradiction_says_where_its_parts_come_from(tmp_path: Path) -> None:
         r"--height is height in \[build.house\] of .*house.toml\)$"
     )
     with pytest.raises(ValueError, match=message):
-        read(file=file, WIDTH="3")
+        read(file=file, WIDTH="3", RENT="2")
 
 
 def test_a_bad_value_ends_the_process_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
