@@ -61,14 +61,6 @@ async def test_a_stream_can_be_taken_as_one_answer(api: Api) -> None:
     assert done.usage == Usage.from_proto(USAGE)
 
 
-def test_a_stream_is_an_iterator_too(fake: RunningFake) -> None:
-    with Client(fake.target) as client, client.stream("hi") as stream:
-        assert stream.usage is None
-        assert next(stream).text == "one two three"
-        assert [chunk.text for chunk in stream] == [" four five six"]
-        assert next(stream, None) is None
-
-
 @pytest.mark.parametrize(
     ("prompt", "field"),
     [

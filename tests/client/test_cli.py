@@ -342,12 +342,6 @@ def test_help_needs_neither_grpc_nor_jax() -> None:
         assert f"usage: blockdraft {command}" in done.stdout
 
 
-def test_the_package_is_the_command() -> None:
-    command = [sys.executable, "-m", "blockdraft", "version", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert set(json.loads(done.stdout)) == {"version"}
-
-
 def test_a_closed_pipe_is_not_a_crash(fake: RunningFake) -> None:
     fake.service.endless = True
     command = f"'{sys.executable}' -m blockdraft generate hi | head -c 20"

@@ -11,7 +11,6 @@ import pytest
 from tests.certificates import Authority
 from tests.deploy.pod import (
     GRPC,
-    LONG,
     Pod,
     blockdraft,
     check_draining,
@@ -23,8 +22,6 @@ from tests.deploy.pod import (
 )
 from tests.patience import until
 from tests.ports import free_ports
-
-from blockdraft_client import Client
 
 pytestmark = pytest.mark.deploy
 PEER = "0.0.0.0:50052"
@@ -80,23 +77,6 @@ def test_the_pods_become_ready_and_serve(split: Split) -> None:
 
 def test_who_shows_no_certificate_reaches_no_verifier(split: Split) -> None:
     assert not blockdraft("health", f"--address=localhost:{split.port}", timeout=20)
-
-
-def test_a_verifier_that_is_killed_costs_no_answer_and_no_server(split: Split) -> None:
-    process = split.server.process.pid
-    with Client(split.server.here[GRPC], timeout=300) as client:
-        undisturbed = client.generate("many ducks", sampling=LONG).token_ids
-        with client.stream("many ducks", sampling=LONG) as stream:
-            token_ids = list(next(stream).token_ids)
-            split.tpu.child("verifier").kill()
-            for chunk in stream:
-                token_ids += chunk.token_ids
-    assert tuple(token_ids) == undisturbed
-    assert len(undisturbed) == LONG.max_tokens
-    assert split.tpu.process.poll() is split.server.process.poll() is None
-    assert split.server.process.pid == process
-    until(lambda: split.server.probe("readinessProbe"))
-    until(lambda: split.tpu.probe("readinessProbe"))
 
 
 def test_the_pods_drain_within_their_grace_periods(split: Split) -> None:

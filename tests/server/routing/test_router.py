@@ -88,19 +88,6 @@ async def test_a_verifier_that_never_gains_a_token_is_given_up() -> None:
     assert len(fake.requests) == 3
 
 
-async def test_a_crashed_verifiers_requests_go_on_at_another() -> None:
-    crashing, other = FakeVerifier(hold_after=3), busy_verifier()
-    async with serving(crashing, other) as server:
-        token_ids: list[int] = []
-        async for message in server.stream(max_output_tokens=COUNT):
-            token_ids += message.token_ids
-            if len(token_ids) == 7:
-                await crashing.crash()
-    assert token_ids == completion(PROMPT, COUNT)
-    assert len(crashing.requests) == len(other.requests) == 1
-    assert len(other.requests[0].emitted_token_ids) == 7
-
-
 async def test_a_prompt_must_fit_into_every_verifier() -> None:
     small = FakeVerifier()
     small.description.max_context_tokens = 9
