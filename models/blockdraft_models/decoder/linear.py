@@ -106,7 +106,7 @@ class Linear(nnx.Module):
         y = project(x, self.matrix, division=self.division)
         if self.bias is not None:
             y = y + self.bias[...][None, :]
-        return y if self.adapters is None else y + self.adapters(x)
+        return y if self.adapters is None else self.adapters(x, y)
 
 
 class LowRank(nnx.Module):
@@ -130,12 +130,25 @@ class LowRank(nnx.Module):
         self.down = Linear(in_features, ranks, (None, inputs), bias=False, dtype=dtype, rngs=None)
         self.up = Linear(ranks, out_features, (outputs, None), bias=False, dtype=dtype, rngs=None)
 
-    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
-        """Return the addition to each row of the map's output."""
-        if self.columns is None:
+    def __call__(
+        self, x: Float[Array, "rows in"], y: Float[Array, "rows out"]
+    ) -> Float[Array, "rows out"]:
+        """Return `y`, the map's output, as the adapters of the rows change it.
+
+        A step without adapters computes none of them. Rows without one keep their very bits, so
+        that it does not matter beside which rows they are: adding a zero may change a sign.
+        """
+        columns = self.columns
+        if columns is None:
             raise ValueError("the rows' adapters are not set")
-        low = self.down(x)
-        return self.up(jnp.where(self.columns, low, jnp.zeros_like(low)))
+
+        def adapted() -> Float[Array, "rows out"]:
+            low = self.down(x)
+            added = self.up(jnp.where(columns, low, jnp.zeros_like(low)))
+            return jnp.where(columns.any(axis=1, keepdims=True), y + added, y)
+
+        result: Array = jax.lax.cond(columns.any(), adapted, lambda: y)
+        return result
 
 
 class Embedding(nnx.Module):

@@ -37,10 +37,12 @@ from blockdraft_verifier.self_test import self_test
 class OfAnyRow(LowRank):
     """Adapters of which each row gets all that the step has."""
 
-    def __call__(self, x: Float[Array, "rows in"]) -> Float[Array, "rows out"]:
+    def __call__(
+        self, x: Float[Array, "rows in"], y: Float[Array, "rows out"]
+    ) -> Float[Array, "rows out"]:
         assert self.columns is not None
         low = self.down(x)
-        return self.up(jnp.where(self.columns.any(axis=0), low, jnp.zeros_like(low)))
+        return y + self.up(jnp.where(self.columns.any(axis=0), low, jnp.zeros_like(low)))
 
 
 @pytest.fixture
