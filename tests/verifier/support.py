@@ -1,7 +1,7 @@
-"""A tiny target, another that computes nothing, and engines over them."""
+"""A tiny target, and engines over it."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from google.rpc.status_pb2 import Status
 from jaxtyping import Array, Float, Int
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from tests.fakes.drafting import DraftRule, ScriptedMethod, SessionLink
 from tests.models.tiny import tiny_config
 
@@ -18,25 +18,16 @@ from blockdraft_models.decoder.attention import DenseAttend
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_protos.v1 import verifier_pb2 as pb
-from blockdraft_protos.v1.inference_pb2 import TokenLogProb, TokenLogProbs
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
 from blockdraft_runtime.status import ServiceError, error_from_proto
-from blockdraft_verifier.device.buckets import Bucket, all_buckets
-from blockdraft_verifier.device.cache import FEATURE_DTYPE
-from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
+from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import TargetStep
-from blockdraft_verifier.device.step_runner import (
-    LaunchedStep,
-    MeasuredSteps,
-    StepResult,
-    StepRunner,
-)
+from blockdraft_verifier.device.step_runner import StepRunner
 from blockdraft_verifier.drafting.link import DraftLink
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import Row, RowResult
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, Usage
 
 LAYER_IDS = (0, 1)
@@ -90,70 +81,6 @@ class Outcome:
         usage = self.events[-1].usage
         assert usage is not None
         return usage
-
-
-class MadeUpRunner:
-    """A `StepRunner` whose target computes nothing, for tests of what happens around it."""
-
-    def __init__(self, settings: EngineSettings = TINY_ENGINE, step_seconds: float = 0.0) -> None:
-        self.settings = settings
-        self.step_seconds = step_seconds
-        self.features = NO_FEATURES
-        self.max_block = 0
-
-    @property
-    def feature_width(self) -> int:
-        return self.features.width(CONFIG.hidden_size)
-
-    def compiled_for(self, features: FeatureForm, max_block: int) -> bool:
-        return self.features == features and self.max_block >= max_block
-
-    def warm_up(
-        self,
-        features: FeatureForm,
-        max_block: int,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> MeasuredSteps:
-        self.features, self.max_block = features, max_block
-        limits = self.settings.scheduler
-        buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block)
-        return MeasuredSteps(dict.fromkeys(buckets, self.step_seconds))
-
-    def take_steps(self, runner: Any) -> None:
-        self.features, self.max_block = runner.features, runner.max_block
-
-    def next_token(self, text: Sequence[int], request: GenerationRequest) -> int:
-        """Return what the target chooses after a text: all of it counts."""
-        return (sum(text) + len(text)) % CONFIG.vocab_size
-
-    def launch_ahead(self, rows: Sequence[Row]) -> LaunchedStep:
-        def read(meanwhile: Callable[[], None]) -> StepResult:
-            # Those that ended are left out by the engine; of the others the tokens are read by now.
-            read_rows = [
-                replace(row, token_ids=tuple(row.sequence.tokens[row.start :][: row.known_count]))
-                for row in rows
-            ]
-            return self.run(read_rows, meanwhile)
-
-        return read
-
-    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        meanwhile()
-        results, features, log_probs = [], [], []
-        for row in rows:
-            request = row.sequence.request
-            text = [*row.sequence.tokens[: row.start], *row.token_ids]
-            end = row.start + row.known_count
-            while end < len(text) and text[end] == self.next_token(text[:end], request):
-                end += 1
-            accepted = end - row.start - row.known_count
-            results.append(RowResult(accepted, self.next_token(text[:end], request)))
-            features.append(np.zeros((end - row.start, self.feature_width), FEATURE_DTYPE))
-            count = request.log_probs or 0
-            rivals = [TokenLogProb(token_id=token_id) for token_id in range(count)]
-            entries = [TokenLogProbs(alternatives=rivals)] * (accepted + 1)
-            log_probs.append([] if request.log_probs is None else entries)
-        return StepResult(results, features, log_probs, self.step_seconds)
 
 
 class UnhurriedRunner(ModelRunner):
@@ -215,6 +142,12 @@ def make_engine(
     runner = UnhurriedRunner(decoder, config)
     scarce = replace(runner.settings, num_pages=pages or config.num_pages)
     return engine_over(runner, scarce, link)
+
+
+def value_of(metric: Counter | Gauge) -> float:
+    """Return the value of a metric without labels, or with all of them."""
+    [family] = metric.collect()
+    return next(each.value for each in family.samples if not each.name.endswith("_created"))
 
 
 def error_of(message: pb.SequenceTokens) -> ServiceError:

@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 import pytest
 from llguidance import LLMatcher
+from tests.fakes.engine import FakeRunner
 from tests.patience import PATIENCE_SECONDS
 from tests.verifier.grammars import choice_of, tiny_grammars, tiny_tokenizer
-from tests.verifier.support import MadeUpRunner, decode, engine_over, error_of
+from tests.verifier.support import decode, engine_over, error_of
 
 from blockdraft_protos.v1 import inference_pb2
 from blockdraft_protos.v1 import verifier_pb2 as pb
@@ -31,7 +32,7 @@ TOKENS = 6
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    engine = engine_over(MadeUpRunner())
+    engine = engine_over(FakeRunner())
     yield engine
     engine.stop()
 

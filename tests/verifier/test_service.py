@@ -11,16 +11,17 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.fakes.engine import FakeRunner
 from tests.patience import PATIENCE_SECONDS
 from tests.verifier.grammars import tiny_grammars
 from tests.verifier.support import (
     CONFIG,
     TINY_ENGINE,
-    MadeUpRunner,
     decode,
     engine_over,
     error_of,
     random_requests,
+    value_of,
 )
 
 from blockdraft_protos.v1 import inference_pb2
@@ -34,7 +35,6 @@ from blockdraft_runtime.status import ServiceError, received_error
 from blockdraft_verifier import app
 from blockdraft_verifier.computation import Computation
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.engine.guards import StepWatch
 from blockdraft_verifier.engine.loop import Engine
@@ -50,40 +50,38 @@ ENGINE = replace(
 COMPUTATION = Computation("0123456789abcdef", "float32", "float", "auto", "cpu", 1, "jaxlib")
 
 
-class GatedRunner(MadeUpRunner):
-    """Lets the engine run a step only when the gate is open; may be told to fail."""
+class Gate:
+    """Lets the engine run a step only when it is open; may be told to fail one."""
 
     def __init__(self) -> None:
-        super().__init__(ENGINE)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.held = threading.Event()
+        self.open, self.held = threading.Event(), threading.Event()
+        self.open.set()
         self.failure: Exception | None = None
 
-    def close_gate(self) -> None:
+    def close(self) -> None:
         """Hold the next step; `held` is set when it has come."""
         self.held.clear()
-        self.gate.clear()
+        self.open.clear()
 
-    def run(self, rows: Any, meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        if not self.gate.is_set():
-            self.held.set()
-        assert self.gate.wait(30)
-        if self.failure is not None:
-            raise self.failure
-        return super().run(rows, meanwhile)
-
-
-@pytest.fixture
-def runner() -> GatedRunner:
-    return GatedRunner()
+    def __call__(self, when: str) -> None:
+        if when == "begins":
+            if not self.open.is_set():
+                self.held.set()
+            assert self.open.wait(PATIENCE_SECONDS)
+            if self.failure is not None:
+                raise self.failure
 
 
 @pytest.fixture
-def engine(runner: GatedRunner) -> Iterator[Engine]:
-    engine = engine_over(runner, ENGINE)
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def engine(gate: Gate) -> Iterator[Engine]:
+    engine = engine_over(FakeRunner(ENGINE, on_step=gate), ENGINE)
     yield engine
-    runner.gate.set()
+    gate.open.set()
     engine.stop()
 
 
@@ -223,18 +221,18 @@ async def test_streams_say_what_the_engine_says(engine: Engine, tmp_path: Path) 
             assert tokens_of(await collect(resumed)) == expected[0].tokens[1:]
 
 
-async def test_cancelling_frees_the_pages(verifier: Served, runner: GatedRunner) -> None:
-    runner.close_gate()
+async def test_cancelling_frees_the_pages(verifier: Served, gate: Gate) -> None:
+    gate.close()
     stream = verifier.stream(LONG)
-    await asyncio.to_thread(runner.held.wait, 30)
+    await asyncio.to_thread(gate.held.wait, PATIENCE_SECONDS)
     running, _, used = await verifier.load()
     assert running == 1
     assert used > 0
     stream.cancel()
     await verifier.arrived(1)
-    runner.gate.set()
+    gate.open.set()
     await verifier.until(lambda load: load == (0, 0, 0))
-    assert verifier.engine.metrics.output_tokens._value.get() < 90, "it ran to its end"
+    assert value_of(verifier.engine.metrics.output_tokens) < 90, "it ran to its end"
     assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
 
 
@@ -257,12 +255,10 @@ async def test_draining_refuses_the_new_and_ends_the_old(verifier: Served) -> No
     assert len(tokens_of([first, *rest])) == 90
 
 
-async def test_a_full_queue_is_refused_also_during_a_step(
-    verifier: Served, runner: GatedRunner
-) -> None:
-    runner.close_gate()
+async def test_a_full_queue_is_refused_also_during_a_step(verifier: Served, gate: Gate) -> None:
+    gate.close()
     streams = [verifier.stream(replace(LONG, max_output_tokens=4))]
-    await asyncio.to_thread(runner.held.wait, 30)
+    await asyncio.to_thread(gate.held.wait, PATIENCE_SECONDS)
     # The held step runs one, and another one may join it.
     coming = ENGINE.scheduler.max_waiting + 1
     for _ in range(coming):
@@ -270,7 +266,7 @@ async def test_a_full_queue_is_refused_also_during_a_step(
     await verifier.arrived(coming)
     full = (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
     assert await asyncio.wait_for(refused(verifier.stream(SHORT)), PATIENCE_SECONDS) == full
-    runner.gate.set()
+    gate.open.set()
     for messages in await asyncio.gather(*map(collect, streams)):
         assert len(tokens_of(messages)) == 4
     assert len(tokens_of(await collect(verifier.stream(SHORT)))) == 3
@@ -328,16 +324,16 @@ async def test_every_call_gets_an_error_of_its_own_while_the_model_is_loaded() -
 
 
 async def test_a_failing_engine_tells_all_callers(
-    verifier: Served, runner: GatedRunner, caplog: pytest.LogCaptureFixture
+    verifier: Served, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner.close_gate()
+    gate.close()
     running = asyncio.ensure_future(refused(verifier.stream(LONG)))
-    await asyncio.to_thread(runner.held.wait, 30)
+    await asyncio.to_thread(gate.held.wait, PATIENCE_SECONDS)
     # This one comes while the step that fails is running.
     late = asyncio.ensure_future(refused(verifier.stream(LONG)))
     await verifier.arrived(1)
-    runner.failure = RuntimeError("the device is gone")
-    runner.gate.set()
+    gate.failure = RuntimeError("the device is gone")
+    gate.open.set()
     stopped = (grpc.StatusCode.UNAVAILABLE, "ENGINE_STOPPED")
     assert await asyncio.wait_for(running, PATIENCE_SECONDS) == stopped
     assert await asyncio.wait_for(late, PATIENCE_SECONDS) == stopped
@@ -346,7 +342,7 @@ async def test_a_failing_engine_tells_all_callers(
 
 
 async def test_a_step_that_never_ends_is_noticed(
-    verifier: Served, runner: GatedRunner, monkeypatch: pytest.MonkeyPatch
+    verifier: Served, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By hand: a step may take a machine any time that is not too long for it.
     now = [0.0]
@@ -360,11 +356,11 @@ async def test_a_step_that_never_ends_is_noticed(
     now[0] += 1.0
     await asyncio.sleep(0.5)
     assert not left.is_set()
-    runner.close_gate()
+    gate.close()
     stream = asyncio.ensure_future(collect(verifier.stream(SHORT)))
-    await asyncio.to_thread(runner.held.wait, PATIENCE_SECONDS)
+    await asyncio.to_thread(gate.held.wait, PATIENCE_SECONDS)
     now[0] += 1.0
     await asyncio.wait_for(left.wait(), PATIENCE_SECONDS)
-    runner.gate.set()
+    gate.open.set()
     await watching
     assert len(tokens_of(await stream)) == 3

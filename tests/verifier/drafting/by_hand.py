@@ -1,19 +1,17 @@
 """A drafter made by hand, for a sync: every response is queued by the test."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
+from tests.fakes.engine import Clock, FakeLink, FakeTransport
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_verifier.device.cache import FeatureStore
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.drafting.feature_writers import MessageWriter
 from blockdraft_verifier.drafting.handshake import DrafterDescription
-from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.drafting.sync import DraftSync, DraftTimes
 from blockdraft_verifier.scheduling.sequence import Draft, GenerationRequest, TokenSequence
 
@@ -33,70 +31,29 @@ DESCRIPTION = DrafterDescription(
 )
 
 
-@dataclass
-class HandTransport:
-    """Keeps what was sent; a test queues the responses."""
-
-    description: DrafterDescription = DESCRIPTION
-    sent: list[pb.DraftRequest] = field(default_factory=list)
-    responses: deque[pb.DraftResponse] = field(default_factory=deque)
-    broken: bool = False
-    waited: float = 0.0
-    waits: list[float] = field(default_factory=list)
-    feature_writer: MessageWriter = field(default_factory=MessageWriter)
-
-    def send(self, request: pb.DraftRequest) -> None:
-        if self.broken:
-            raise TransportError("broken")
-        self.sent.append(request)
-
-    def receive(self, timeout_seconds: float) -> pb.DraftResponse | None:
-        if self.broken:
-            raise TransportError("broken")
-        if self.responses:
-            return self.responses.popleft()
-        if timeout_seconds > 0:
-            self.waited += timeout_seconds
-            self.waits.append(timeout_seconds)
-        return None
-
-    def close(self) -> None:
-        self.broken = True
-
-
-@dataclass
-class HandLink:
-    transport: HandTransport | None = field(default_factory=HandTransport)
-
-    def current(self) -> DraftTransport | None:
-        return self.transport
-
-    def lost(self, transport: DraftTransport) -> None:
-        assert transport is self.transport
-        self.transport = None
-
-    def close(self) -> None:
-        self.transport = None
-
-
 class Bench:
     """A sync, its drafter, and sequences with known features."""
 
     def __init__(self) -> None:
-        self.link = HandLink()
-        self.wire = self.link.transport = HandTransport()
+        self.clock = Clock()
+        self.link = FakeLink(None)
+        self.connect()
         self.repairs: Counter[str] = Counter()
         self.sync = DraftSync(
             self.link,
             VOCAB,
             TIMEOUT,
             lambda cause: self.repairs.update([cause]),
-            clock=lambda: self.wire.waited,
+            self.clock,
         )
         self.store = FeatureStore(4 * PAGES_EACH, PAGE_SIZE, DESCRIPTION.feature_width)
         self.sync.use_features(self.store)
         assert self.sync.poll() == DESCRIPTION
         self.count = 0
+
+    def connect(self) -> None:
+        """Have a drafter that answers what the test says."""
+        self.wire = self.link.transport = FakeTransport(DESCRIPTION, self.clock)
 
     def sequence(self, committed: int) -> TokenSequence:
         """Return a sequence whose features say which sequence and position they are of."""
@@ -141,8 +98,9 @@ class Bench:
         self,
         request: int = -1,
         change: Callable[[pb.DraftResponse], None] = lambda response: None,
-    ) -> pb.DraftResponse:
-        """Queue the right response to a request, changed by `change`."""
+        after: float = 0.0,
+    ) -> None:
+        """Queue the right response to a request, changed by `change`, to come after some time."""
         sent = self.wire.sent[request]
         response = pb.DraftResponse(step_id=sent.step_id)
         for part in sent.sequences:
@@ -152,8 +110,7 @@ class Bench:
                 token_ids=range(7, 7 + part.draft_length),
             )
         change(response)
-        self.wire.responses.append(response)
-        return response
+        self.wire.respond(response, after)
 
     def take(
         self,

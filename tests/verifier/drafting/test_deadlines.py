@@ -32,7 +32,7 @@ def test_deadlines_hold_without_waiting(bench: Bench) -> None:
     bench.asked(sequence, wait=WAIT)
     assert not bench.sync.collect(wait="none").missed
     assert sequence.awaiting_draft
-    bench.wire.waited += WAIT
+    bench.clock.now += WAIT
     assert bench.sync.collect(wait="none").missed == 1
     assert not sequence.awaiting_draft
 
@@ -49,7 +49,7 @@ def test_a_response_that_is_there_is_in_time(bench: Bench) -> None:
     sequence = bench.sequence(5)
     bench.asked(sequence, wait=WAIT)
     bench.respond()
-    bench.wire.waited += 2 * TIMEOUT
+    bench.clock.now += 2 * TIMEOUT
     assert not bench.sync.collect(wait="none").missed
     assert sequence.draft == Draft((7, 8, 9))
     assert not bench.repairs
@@ -66,7 +66,7 @@ def test_a_late_draft_is_dropped_if_its_sequence_went_on(bench: Bench) -> None:
     assert late.elapsed == pytest.approx(WAIT)
     # What is learned of late responses must not look like a wait of this step.
     assert (times.computed, times.responses, times.drafts) == (0.0, 0, 0)
-    bench.wire.waited += LEAVING_ALONE.max_seconds
+    bench.clock.now += LEAVING_ALONE.max_seconds
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == 5
 
@@ -80,7 +80,7 @@ def test_a_late_draft_is_taken_if_its_sequence_has_not_gone_on(bench: Bench) -> 
 def test_a_late_drafter_is_sent_nothing_until_it_has_answered(bench: Bench) -> None:
     sequence = miss(bench)
     other = bench.sequence(5)
-    bench.wire.waited += 4 * LEAVING_ALONE.initial_seconds
+    bench.clock.now += 4 * LEAVING_ALONE.initial_seconds
     for _ in range(3):
         bench.advance(sequence, 1)
         bench.request((sequence, 3), (other, 0), wait=WAIT)
@@ -99,7 +99,7 @@ def test_a_late_drafter_is_left_alone_for_some_time(bench: Bench) -> None:
     sequence.draft = None
     bench.asked(sequence)
     assert len(bench.wire.sent) == 1
-    bench.wire.waited += LEAVING_ALONE.initial_seconds
+    bench.clock.now += LEAVING_ALONE.initial_seconds
     bench.assert_usual_again(sequence)
     assert len(bench.wire.sent) == 2
 
@@ -112,7 +112,7 @@ def test_pauses_double_up_to_the_longest_until_drafts_come_in_time(bench: Bench)
         miss(bench)
         assert longest / 2 <= sync.left_alone_seconds <= longest
         bench.take(wait="none")
-        bench.wire.waited += sync.left_alone_seconds
+        bench.clock.now += sync.left_alone_seconds
         longest = min(2 * longest, LEAVING_ALONE.max_seconds)
     assert longest == LEAVING_ALONE.max_seconds
     bench.assert_usual_again(bench.sequence(5))

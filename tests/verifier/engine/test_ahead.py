@@ -8,9 +8,9 @@ from unittest.mock import patch
 import jax
 import numpy as np
 import pytest
+from tests.fakes.engine import FakeRunner
 from tests.verifier.support import (
     TINY_ENGINE,
-    MadeUpRunner,
     Outcome,
     decode,
     engine_over,
@@ -24,7 +24,7 @@ from blockdraft_models.sampling_options import LogitsRules
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feeding import chosen_by, lower_feed, takes_chosen_tokens
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.step_runner import LaunchedStep, StepResult
+from blockdraft_verifier.device.step_runner import LaunchedStep
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
@@ -32,20 +32,7 @@ from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
 LONG = GenerationRequest("long", tuple(range(1, 60)), max_output_tokens=20, max_draft_tokens=0)
 NOT_AT_FIRST = TokenMasks(260, min_tokens=9, stop_token_ids=(3,))
-
-
-class CountingRunner(MadeUpRunner):
-    """Counts its steps, and those that are launched ahead."""
-
-    steps = ahead = 0
-
-    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        self.steps += 1
-        return super().run(rows, meanwhile)
-
-    def launch_ahead(self, rows: Sequence[Row]) -> LaunchedStep:
-        self.ahead += 1
-        return super().launch_ahead(rows)
+DRAFTED = replace(LONG, max_draft_tokens=None)
 
 
 @contextmanager
@@ -120,7 +107,7 @@ def test_tokens_are_those_of_steps_that_wait(
 
 
 def test_a_sequence_that_is_cancelled_in_a_step_gains_nothing_more() -> None:
-    runner = CountingRunner()
+    runner = FakeRunner()
     engine, outcome, other = engine_over(runner), Outcome(), Outcome()
     sequence = engine.submit(LONG, outcome)
     engine.submit(replace(LONG, request_id="other"), other)
@@ -139,26 +126,18 @@ def test_a_sequence_that_is_cancelled_in_a_step_gains_nothing_more() -> None:
     ("request_", "prompt_lookup", "ahead"),
     [
         (LONG, True, True),
-        (replace(LONG, max_draft_tokens=None), False, True),
-        (replace(LONG, max_draft_tokens=None), True, False),
-        (replace(LONG, max_draft_tokens=None, prompt_lookup=False), True, True),
+        (DRAFTED, False, True),
+        (DRAFTED, True, False),
+        (replace(DRAFTED, prompt_lookup=False), True, True),
         # Of what is chosen, a mask may depend on it.
-        (
-            replace(
-                LONG,
-                prompt=(1, 2),
-                masks=TokenMasks(260, min_tokens=9, stop_token_ids=(3,)),
-            ),
-            True,
-            False,
-        ),
+        (replace(LONG, masks=NOT_AT_FIRST), True, False),
     ],
 )
 def test_what_depends_on_the_step_before_waits_for_it(
     request_: GenerationRequest, prompt_lookup: bool, ahead: bool
 ) -> None:
     settings = replace(TINY_ENGINE, prompt_lookup=prompt_lookup)
-    runner = CountingRunner(settings)
+    runner = FakeRunner(settings)
     engine = engine_over(runner, settings)
     [outcome] = decode(engine, [replace(request_, prompt=(1, 2))])
     assert len(outcome.tokens) == LONG.max_output_tokens
@@ -168,12 +147,12 @@ def test_what_depends_on_the_step_before_waits_for_it(
 
 def test_parts_of_a_prompt_are_launched_ahead_of_drafts() -> None:
     settings = replace(TINY_ENGINE, prompt_lookup=True)
-    runner = CountingRunner(settings)
+    runner = FakeRunner(settings)
     engine = engine_over(runner, settings)
-    sequence = engine.submit(replace(LONG, max_draft_tokens=None), lambda event: None)
+    sequence = engine.submit(DRAFTED, lambda event: None)
     while not sequence.decoding:
         assert engine.step()
-    assert runner.ahead == runner.steps - 1 > 2
+    assert runner.ahead == len(runner.steps) - 1 > 2
     engine.stop()
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from tests.fakes.drafting import ScriptedMethod, SessionLink
+from tests.fakes.engine import FakeRunner
 from tests.verifier.support import (
     TINY_ENGINE,
-    MadeUpRunner,
     Outcome,
     decode,
     engine_over,
     finish,
     scripted,
+    value_of,
 )
 
 from blockdraft_models.decoder.model import Decoder
@@ -82,7 +83,7 @@ def test_steps_for_a_late_drafter_take_turns_with_those_that_serve(
     served = [index for index, kind in enumerate(ran) if kind is ModelRunner]
     assert GuestRunner in ran
     assert max(after - before for before, after in pairwise(served)) <= 3
-    assert engine.metrics.preemptions._value.get() == 0
+    assert value_of(engine.metrics.preemptions) == 0
     assert engine.exactness is not None
     assert engine.exactness.exact
     assert engine.load().used_pages == 0
@@ -98,9 +99,9 @@ def test_steps_for_a_late_drafter_take_turns_with_those_that_serve(
 def test_who_ran_before_is_decoded_plainly_and_leaves_no_pages_to_others(
     link: SessionLink,
 ) -> None:
-    runner = MadeUpRunner()
+    runner = FakeRunner()
     works: list[Any] = []
-    engine = engine_over(runner, link=link, guest=lambda *_: MadeUpRunner(), spawn=works.append)
+    engine = engine_over(runner, link=link, guest=lambda *_: FakeRunner(), spawn=works.append)
     before, outcome = replace(LONG, max_output_tokens=40), Outcome()
     engine.submit(before, outcome)
     engine.step()
@@ -128,9 +129,9 @@ def test_steps_that_cannot_be_prepared_leave_the_engine_to_decode_plainly(
         raise ValueError("no class is cheap enough")
 
     works: list[Any] = []
-    guest = MadeUpRunner()
+    guest = FakeRunner()
     guest.warm_up = fail  # type: ignore[assignment]
-    engine = engine_over(MadeUpRunner(), link=link, guest=lambda *_: guest, spawn=works.append)
+    engine = engine_over(FakeRunner(), link=link, guest=lambda *_: guest, spawn=works.append)
     link.down = False
     engine.step()
     works.pop()()

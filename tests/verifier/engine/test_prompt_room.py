@@ -1,54 +1,32 @@
 """A long prompt is computed in parts that do not hold the decoding sequences up."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tests.verifier.support import TINY_ENGINE, MadeUpRunner, engine_over
+from tests.fakes.engine import FakeRunner
+from tests.verifier.support import TINY_ENGINE, engine_over
 
 from blockdraft_models.decoder.model import Decoder
-from blockdraft_models.executables import next_power_of_two
-from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.step_runner import MeasuredSteps, StepResult
-from blockdraft_verifier.scheduling.scheduler import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 PROMPT = 40
 
 
-class LinearRunner(MadeUpRunner):
-    """Says that a step takes a second for each token of its shape, and keeps what was run.
-
-    A token of a prompt's context adds `slope` parts of what the step takes without.
-    """
-
-    def __init__(self, settings: EngineSettings, slope: float) -> None:
-        super().__init__(settings)
-        self.slope = slope
-        self.steps: list[list[int]] = []
-
-    def warm_up(self, *arguments: Any) -> MeasuredSteps:
-        buckets = super().warm_up(*arguments).seconds
-        seconds = {bucket: float(bucket.tokens) for bucket in buckets}
-        return MeasuredSteps(seconds, {each: self.slope * seconds[each] for each in seconds})
-
-    def run(self, rows: Sequence[Row], meanwhile: Callable[[], None] = lambda: None) -> StepResult:
-        lengths = [len(row.token_ids) for row in rows]
-        self.steps.append(lengths)
-        prompts = [row.start + row.known_count for row in rows if row.known_count > 1]
-        longer = 1.0 + self.slope * max(prompts, default=0)
-        self.step_seconds = longer * next_power_of_two(sum(lengths))
-        return super().run(rows, meanwhile)
+# A step takes a second for each token of its shape.
+LINEAR = {size: float(size) for size in (1, 2, 4, 8, 16)}
 
 
 def parts_beside_another(slowdown: float, slope: float) -> list[int]:
-    """Return how many tokens of a prompt each step computes beside a decoding sequence."""
+    """Return how many tokens of a prompt each step computes beside a decoding sequence.
+
+    A token of a prompt's context adds `slope` parts of what the step takes without.
+    """
     settings = replace(TINY_ENGINE, prompt_slowdown=slowdown)
-    runner = LinearRunner(settings, slope)
+    slopes = {size: slope * seconds for size, seconds in LINEAR.items()}
+    runner = FakeRunner(settings, LINEAR, slopes)
     engine = engine_over(runner, settings)
     engine.submit(GenerationRequest("", (1, 2, 3), max_output_tokens=60), lambda event: None)
     engine.step()
@@ -59,9 +37,8 @@ def parts_beside_another(slowdown: float, slope: float) -> list[int]:
     runner.steps.clear()
     while not newcomer.decoding:
         engine.step()
-    engine.stop()
-    parts = [lengths[1] for lengths in runner.steps]
-    assert [lengths[0] for lengths in runner.steps] == [1] * len(parts)
+    parts = [len(row.token_ids) for _, row in runner.steps]
+    assert all(len(decoding.token_ids) == 1 for decoding, _ in runner.steps)
     assert sum(parts) == PROMPT
     return parts
 

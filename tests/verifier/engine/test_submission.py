@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from tests.fakes.engine import FakeRunner
 from tests.verifier.support import (
     TINY_ENGINE,
-    MadeUpRunner,
     Outcome,
     decode,
     engine_over,
@@ -21,7 +21,7 @@ LIMITS = SchedulerSettings(4, 16, 96, max_waiting=2)
 
 @pytest.fixture
 def engine() -> Engine:
-    return engine_over(MadeUpRunner(), replace(TINY_ENGINE, scheduler=LIMITS))
+    return engine_over(FakeRunner(), replace(TINY_ENGINE, scheduler=LIMITS))
 
 
 def test_a_full_queue_is_refused_and_replays_have_capacity_of_their_own(engine: Engine) -> None:
