@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from blockdraft_verifier.grammars.schema_errors import failing_place
 
-Paths = list[list[str]]
-
 
 def nested(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     names = st.sampled_from(["a", "b/c", "d~"])

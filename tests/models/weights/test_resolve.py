@@ -10,6 +10,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from huggingface_hub import constants
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 
@@ -85,8 +86,8 @@ def test_hub_ids_of_a_filled_cache_need_no_network(
         file.rename(repository / "blobs" / file.name)
         link = repository / "snapshots" / commit / file.name
         link.symlink_to(f"../../blobs/{file.name}")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
     path = resolve_target("org/name")
 
