@@ -246,16 +246,17 @@ async def test_who_comes_as_the_last_caller_leaves_is_served(gate: Gate) -> None
     assert leaving.cancelled()
 
 
-async def test_a_grammar_that_is_abandoned_while_it_is_tried_is_not_compiled(gate: Gate) -> None:
-    compiler, tried = tiny_grammars(), threading.Event()
+async def test_a_grammar_that_is_abandoned_while_it_is_tried_is_not_compiled(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Event()
 
     def trial(grammar: str) -> None:
         tried.set()
         assert gate.opened.wait(PATIENCE_SECONDS)
 
-    for _ in range(2):
-        compiler._trials.get()
-        compiler._trials.put(trial)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "GrammarTrial", lambda tokenizer: trial)
+    compiler = tiny_grammars()
     leaving = asyncio.ensure_future(compiler.compile(GRAMMARS[0]))
     await asyncio.to_thread(tried.wait, PATIENCE_SECONDS)
     leaving.cancel()

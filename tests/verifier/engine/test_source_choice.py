@@ -59,6 +59,8 @@ def test_the_free_source_wins_a_tie_and_the_better_one_else() -> None:
     assert choose(model(FLAT, 0.0), tie) == [Share(7)]
     better = Offer(found, whole(7), gain + 0.1)
     assert choose(model(FLAT, 0.0), better) == [Share(draft=7)]
+    # Where a step would be worth as much without the drafter, it is not asked.
+    assert choose(model(FLAT, 1.0), Offer([], whole(7), 1.0)) == [Share()]
 
 
 def test_the_time_of_drafting_counts() -> None:
