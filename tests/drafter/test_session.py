@@ -148,6 +148,16 @@ def test_recycled_choices_reach_the_method() -> None:
     assert told == [((2, 3), (1, 3), (3, 4)), ((), (), ())]
 
 
+def test_a_context_has_at_most_its_capacity(session: Session) -> None:
+    for step, start in enumerate(range(0, SPEC.max_context_tokens, 4), 1):
+        part = sequence_draft(1, start, whole_features(4))
+        assert not session.step(draft_request(step, [part])).sequence_errors
+    part = sequence_draft(1, SPEC.max_context_tokens, whole_features(1))
+    (error,) = session.step(draft_request(step + 1, [part])).sequence_errors
+    assert error.code == drafter_pb2.SEQUENCE_ERROR_CODE_CAPACITY_EXCEEDED
+    assert context_lengths(session) == {1: SPEC.max_context_tokens}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

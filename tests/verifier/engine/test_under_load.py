@@ -13,7 +13,8 @@ from functools import partial
 import pytest
 from tests.fakes.engine import Machine, Service
 
-from blockdraft_runtime.settings.verifier import EngineSettings
+from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
+from blockdraft_verifier.engine.policy import LEAST_CHANCE
 
 # SmolLM2-135M in bfloat16 on two cores of a Zen 4.
 CPU = Machine(
@@ -72,6 +73,17 @@ def test_a_long_prompt_makes_no_step_twice_as_long_however_far_it_is() -> None:
     assert sum(each > 2 for each in slower) < 3
     # Nor is less of it computed than that allows.
     assert statistics.median(slower) > 1.3
+
+
+@pytest.mark.parametrize(("policy", "chance"), [("fixed", 0.0), ("adaptive", LEAST_CHANCE)])
+def test_drafts_end_where_unlikely_unless_they_are_of_fixed_length(
+    policy: DraftPolicy, chance: float
+) -> None:
+    service = Service(TPU, 1, 0.7, settings=EngineSettings(num_pages=128, draft_policy=policy))
+    service.run(1)
+    parts = [part for request in service.transport.sent for part in request.sequences]
+    chances = {part.least_chance for part in parts if part.draft_length}
+    assert sorted(chances) == pytest.approx([chance])
 
 
 CHIP = Machine({16: 0.008, 64: 0.0085, 256: 0.011, 1024: 0.03}, CPU.drafts)
