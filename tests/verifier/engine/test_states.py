@@ -124,6 +124,19 @@ def test_a_known_beginning_is_computed_once(decoder: Decoder, plain: Engine) -> 
     assert continued.usage.cached_prompt_tokens == 3 * CHUNK_TOKENS
 
 
+def test_a_known_beginning_waits_for_the_steps_under_way(decoder: Decoder) -> None:
+    asked = requests(0.0)
+    engine = make_engine(decoder, config=SETTINGS)
+    [expected] = decode(engine, [asked[4]])
+    assert len(asked[4].prompt) == CHUNK_TOKENS + 1
+    others = [engine.submit(request, lambda event: None) for request in asked[:3]]
+    while not all(sequence.output_count > 1 for sequence in others):
+        engine.step()
+    [again] = decode(engine, [asked[4]])
+    assert again.tokens == expected.tokens
+    assert again.usage.cached_prompt_tokens == CHUNK_TOKENS
+
+
 def test_saved_states_give_way_to_newer_ones(decoder: Decoder, plain: Engine) -> None:
     few = replace(SETTINGS, state_snapshots=2)
     engine, asked = make_engine(decoder, config=few), requests(0.0)
