@@ -20,6 +20,7 @@ from blockdraft_verifier.scheduling.sequence import (
     GenerationRequest,
     TokenSequence,
 )
+from blockdraft_verifier.scheduling.states import StateCopy, StateSlots
 
 MAX_STEPS = 3000
 
@@ -344,6 +345,32 @@ def test_a_cached_prefix_is_reported_but_not_that_of_a_preempted_sequence() -> N
         driver.add(sequence := new(number, range(10), 2))
         driver.finish()
         assert sequence.usage.cached_prompt_tokens == 8 * number
+
+
+def test_what_was_preempted_names_its_pages_anew() -> None:
+    driver = Driver(scheduler(max_step_tokens=8))
+    driver.scheduler.max_block = 8
+    # No pages are taken over for a prompt whose log probabilities are wanted.
+    scored = GenerationRequest("s", tuple(range(16)), prompt_log_probs=1, max_output_tokens=1)
+    driver.add(TokenSequence(0, scored, 0.0))
+    driver.step()
+    driver.scheduler.preempt_all()
+    driver.scheduler.pages.forget_contents()
+    driver.finish()
+    driver.add(again := new(1, range(16)))
+    driver.finish()
+    assert again.usage.cached_prompt_tokens == 12
+
+
+def test_a_state_saved_before_all_was_preempted_is_saved_anew() -> None:
+    limits = SchedulerSettings(max_sequences=1, max_step_tokens=8, max_context_tokens=16)
+    driver = Driver(Scheduler(limits, PageAllocator(4, 4), StateSlots(1, 1, chunk_tokens=8)))
+    driver.add(new(0, range(10)))
+    for _ in range(2):
+        steps = [driver.step(), driver.step()]
+        assert [rows[0].state_copies for rows in steps] == [(), (StateCopy(0, 1),)]
+        driver.scheduler.preempt_all()
+        driver.scheduler.pages.forget_contents()
 
 
 @given(st.integers(1, 5000), st.integers(0, 300), st.integers(1, 512))
