@@ -297,6 +297,7 @@ def test_the_processes_of_serve_are_told_what_serve_was_told(data: st.DataObject
     values[steps] = max(values.get(steps, 128), values.get(sequences, 16))
     if values.get(("verifier", "engine", "implementation")) == "torch":
         values.pop(("verifier", "engine", "weights"), None)
+        values.pop(("verifier", "adapters"), None)
     if values.get(("no_drafter",)):
         values.pop(("drafter", "drafter"), None)
     told: ServeSettings = build(ServeSettings, values)

@@ -28,6 +28,7 @@ from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.sampling_options import Sampling
 from blockdraft_models.weights import adapters
 from blockdraft_models.weights.adapters import load_adapters
+from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSettings
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
@@ -126,3 +127,9 @@ def test_the_self_test_finds_a_step_whose_rows_affect_each_others_adapters(
     runner = ModelRunner(adapted(folder), small)
     runner.warm_up(NO_FEATURES, 1)
     assert not self_test(runner).exact
+
+
+def test_targets_in_pytorch_take_none() -> None:
+    engine = EngineSettings(implementation="torch")
+    with pytest.raises(ValueError, match="--adapters and --implementation torch exclude"):
+        VerifierSettings(adapters=Path("adapters"), engine=engine)

@@ -43,7 +43,6 @@ KINDS = [
     Heads(4, 2, 64, "bfloat16", fp8=True),
     Heads(6, 2, 128, fp8=True),
     Heads(5, 1, 144, "bfloat16", latent=True),
-    Heads(4, 1, 128, latent=True),
 ]
 
 
