@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.models.builders import run_dense, write_gguf
 
+from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.weights.loading import load_decoder, load_embedding_and_head
 from blockdraft_models.weights.resolve import resolve_target
@@ -65,6 +66,17 @@ def test_keys_that_no_layer_uses_are_left_alone(tmp_path: Path) -> None:
     save_file({**tensors, key.format(5): tensors[key.format(1)]}, tmp_path / "model.safetensors")
     _, checkpoint = load_decoder(tmp_path, dtype=jnp.float32)
     assert checkpoint.fingerprint == load_decoder(source, dtype=jnp.float32)[1].fingerprint
+
+
+def test_what_corrects_the_choice_of_experts_is_never_rounded() -> None:
+    stored = load_file(TARGETS / "deepseek-v3" / "model.safetensors")
+    decoder, _ = load_decoder(TARGETS / "deepseek-v3", dtype=jnp.bfloat16)
+    experts = decoder.layers[1].mlp
+    assert isinstance(experts, Experts)
+    assert experts.correction is not None
+    correction = stored["model.layers.1.mlp.gate.e_score_correction_bias"]
+    np.testing.assert_array_equal(experts.correction[...], correction)
+    assert not np.array_equal(correction, jnp.asarray(correction, jnp.bfloat16))
 
 
 def test_qwen3_5_is_read_as_it_is_published(tmp_path: Path) -> None:
