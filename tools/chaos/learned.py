@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from blockdraft_models.weights.loading import load_checkpoint_config
 
 # A trainer that was killed starts again after a pause, and compiles.
 PATIENT_SECONDS = 240.0
+# On a quick machine all requests are answered before a version is loaded or a trainer is back: then
+# they come again, and so does another version.
+AGAIN_SECONDS = 10.0
 _SAID = {
     "swaps": "drafting with version",
     "refused": r"version \d+ is refused",
@@ -51,10 +54,12 @@ async def what_was_learned(
     steps: int,
     asked: Sequence[Wanted],
     true: Sequence[Completion],
+    ask_again: Callable[[], Awaitable[None]],
 ) -> Learned:
     """Look at everything that learning left, once the faults are over."""
     folder = stack.learning / "samples"
-    end = time.monotonic() + PATIENT_SECONDS
+    started = time.monotonic()
+    again = started + AGAIN_SECONDS
     while True:
         serving = int(await stack.metric("drafter", "blockdraft_drafter_version"))
         wrong = [
@@ -67,8 +72,13 @@ async def what_was_learned(
         said = {name: len(re.findall(pattern, log)) for name, pattern in _SAID.items()}
         wrong += [f"no {name}" for name in ("swaps", "evaluations") if not said[name]]
         # What is being exchanged, deleted or learned just now is nothing wrong.
-        if not wrong or time.monotonic() > end:
+        if not wrong or time.monotonic() > started + PATIENT_SECONDS:
             break
+        idle = watch.steps() <= steps or not said["swaps"]
+        if idle and time.monotonic() > again:
+            await asyncio.to_thread(versions.exchange)
+            await ask_again()
+            again = time.monotonic() + AGAIN_SECONDS
         await asyncio.sleep(0.5)
     if watch.most_bytes > LIMIT_BYTES:
         wrong.append(f"samples of {watch.most_bytes} bytes at some time")

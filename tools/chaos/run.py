@@ -52,7 +52,12 @@ async def chaos(
             await stack.until_whole()
             held = await until_nothing_is_held(stack)
             wrong = await control(stack, asked[:CONTROLS], true)
-            learned = await what_was_learned(stack, versions, watch, steps, asked, true)
+
+            async def ask_again() -> None:
+                nonlocal wrong
+                wrong += await control(stack, asked[:CONTROLS], true)
+
+            learned = await what_was_learned(stack, versions, watch, steps, asked, true, ask_again)
         errors = defects(stack.log)
     verdicts = [judge(*each, happened) for each in zip(asked, heard, true, strict=True)]
     # The background stands still for others, too.
