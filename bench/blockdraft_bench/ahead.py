@@ -62,7 +62,7 @@ Ranks = Int[np.ndarray, "positions places"]
 
 
 @dataclass(slots=True)
-class Completion:
+class PlainText:
     """A completion by plain decoding."""
 
     prompt: tuple[int, ...]
@@ -118,7 +118,7 @@ def table(ranks: Sequence[Ranks]) -> str:
     return "\n".join(lines)
 
 
-def _decode(decoder: Decoder, completions: Sequence[Completion], stops: frozenset[int]) -> None:
+def _decode(decoder: Decoder, completions: Sequence[PlainText], stops: frozenset[int]) -> None:
     scheduler = SchedulerSettings(max_context_tokens=512)
     settings = EngineSettings(scheduler=scheduler, num_pages=1024, prompt_lookup=False)
     runner = ModelRunner(decoder, settings)
@@ -210,7 +210,7 @@ def main() -> None:
     tokenizer = load_tokenizer(path)
     decoder, checkpoint = load_decoder(path, dtype=jnp.bfloat16)
     completions = [
-        Completion(
+        PlainText(
             tuple(chat_prompt(sample.text, tokenizer, _PROMPT_TOKENS)),
             Sampling(temperature=temperature, seed=1),
             [],

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +16,7 @@ from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
 from blockdraft_models.decoder.rope_scaling import ProportionalScaling
+from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.sizes import page_size_on_tpu
 from blockdraft_verifier.device.states import lower_copies
@@ -23,6 +25,7 @@ from blockdraft_verifier.device.token_limits import no_limits
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
 
+TARGETS = Path(__file__).parents[1] / "golden" / "targets"
 LIMITS = ServingLimits(
     max_sequences=16, max_step_tokens=1024, max_context_tokens=4096, page_size=32
 )
@@ -241,6 +244,16 @@ def test_weights_that_fill_no_whole_lanes_are_not_copied(name: str, layers: int)
     found = compile_and_read(programs.lower(programs.buckets[0]))
     assert found.layer_sums == 0
     assert found.temporary_bytes < 0.05 * programs.weight_bytes()
+
+
+def test_a_checkpoint_with_narrow_latent_heads_and_groups_of_experts_compiles() -> None:
+    config = load_checkpoint_config(TARGETS / "deepseek-v3").config
+    mesh, limits = topology("v6e:2x2").mesh, replace(LIMITS, max_context_tokens=256)
+    programs = TargetPrograms.on(mesh, Pair(config, None), limits, NEEDED_PAGES, DTYPE)
+    assert programs.layout.attention == "tiles"
+    compiled = compile_and_read(programs.lower(programs.buckets[0]))
+    # Routers, experts and maps of heads, too.
+    assert compiled.layer_sums == 0
 
 
 @pytest.mark.parametrize("weights", ["float", "int8"])

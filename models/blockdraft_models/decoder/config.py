@@ -204,11 +204,15 @@ class DecoderConfig:
                 raise ValueError(f"latent attention with heads of {self.head_dim} is not supported")
         if not 0 <= dense <= self.num_layers or (dense > 0 and self.dense_size < 1):
             raise ValueError(f"{dense} dense layers of {self.num_layers}, {self.dense_size} wide")
-        if groups != 1 and not (
-            0 < self.best_groups <= groups
-            and self.num_experts % groups == 0
-            and self.num_experts >= 2 * groups
-            and self.best_groups * self.num_experts // groups >= self.experts_per_token
+        if (
+            self.num_experts
+            and groups != 1
+            and not (
+                0 < self.best_groups <= groups
+                and self.num_experts % groups == 0
+                and self.num_experts >= 2 * groups
+                and self.best_groups * self.num_experts // groups >= self.experts_per_token
+            )
         ):
             chosen = f"{self.experts_per_token} experts, of {self.best_groups} groups"
             raise ValueError(f"{chosen} of {groups}, of {self.num_experts}, cannot be chosen")

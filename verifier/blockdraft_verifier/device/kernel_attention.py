@@ -34,8 +34,9 @@ def padded(head_dim: int) -> int:
 
 
 def takes(config: DecoderConfig) -> bool:
-    """Return whether the kernel computes a target's attention: it knows no sinks."""
-    return not config.attention_sinks and padded(config.head_dim) == LANES
+    """Return whether the kernel computes a target's attention: neither sinks nor latent heads."""
+    plain = not config.attention_sinks and config.latent is None
+    return plain and padded(config.head_dim) == LANES
 
 
 def stored_heads(kv_heads: int, dtype: DTypeLike) -> int:
