@@ -33,7 +33,7 @@ from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.engine.ahead import MAX_STEPS
 from blockdraft_verifier.engine.loop import Engine
 from blockdraft_verifier.engine.metrics import VerifierMetrics
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 BLOCK, CONTEXT, PAGE_SIZE, RUNS = 16, 1024, 32, 40

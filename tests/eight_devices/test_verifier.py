@@ -38,7 +38,7 @@ from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import LimitsPacker
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"

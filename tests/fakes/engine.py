@@ -25,7 +25,7 @@ from blockdraft_verifier.drafting.handshake import DrafterDescription
 from blockdraft_verifier.drafting.link import DraftTransport, TransportError
 from blockdraft_verifier.engine.listeners import TokensGained
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.scheduler import Row, RowResult
+from blockdraft_verifier.scheduling.row import Row, RowResult
 from blockdraft_verifier.scheduling.sequence import GenerationRequest
 
 

@@ -12,7 +12,7 @@ from tests.verifier.support import TINY_ENGINE, decode, link_to, make_engine, ra
 
 from blockdraft_models.decoder.scanned import ScannedDecoder
 from blockdraft_models.weights.loading import load_decoder
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 TARGETS = Path(__file__).parents[1] / "golden" / "targets"

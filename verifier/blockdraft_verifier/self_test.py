@@ -30,7 +30,7 @@ from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import Exactness, find_classes
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 logger = logging.getLogger(__name__)

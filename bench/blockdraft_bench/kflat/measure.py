@@ -43,7 +43,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettin
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 # For the roofline: sizes that take a CPU core some tenths of a second, and an accelerator no

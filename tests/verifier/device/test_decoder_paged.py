@@ -20,7 +20,7 @@ from blockdraft_verifier.device.cache import CacheLayout, allocate_cache
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.states import StateLayout
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 BUCKET = Bucket(2, 16, 16)

@@ -12,7 +12,7 @@ from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.logits_processing import process_logits
 from blockdraft_verifier.device.packing import pack
 from blockdraft_verifier.device.token_limits import LimitsPacker
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 PAGE_SIZE, MAX_PAGES, MAX_DRAFTS = 16, 40, 7

@@ -16,7 +16,7 @@ from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, 
 from blockdraft_verifier.device.feature_form import final_positions_first
 from blockdraft_verifier.device.packing import pack, reading
 from blockdraft_verifier.device.portable_attention import RaggedBatch
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 

@@ -26,7 +26,7 @@ from blockdraft_verifier.device.feeding import chosen_by, lower_feed, takes_chos
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step_runner import LaunchedStep
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 from blockdraft_verifier.scheduling.token_masks import TokenMasks
 

@@ -17,7 +17,7 @@ from blockdraft_verifier.engine.policy import (
     PROBE_STEPS,
     DraftLengths,
 )
-from blockdraft_verifier.scheduling.scheduler import Row, SequenceProgress
+from blockdraft_verifier.scheduling.row import Row, SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
     DraftSource,

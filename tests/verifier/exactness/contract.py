@@ -7,7 +7,7 @@ import numpy as np
 
 from blockdraft_verifier.device.buckets import Bucket, bucket_for
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 

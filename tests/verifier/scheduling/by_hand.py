@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from blockdraft_verifier.scheduling.scheduler import Row, RowResult, Scheduler
+from blockdraft_verifier.scheduling.row import Row, RowResult
+from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 VOCAB = 11

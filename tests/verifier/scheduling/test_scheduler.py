@@ -11,9 +11,7 @@ from tests.verifier.scheduling.by_hand import VOCAB, Driver, draft, next_token
 from blockdraft_runtime.settings.verifier import SchedulerSettings
 from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.prompts import prefill_chunk
-from blockdraft_verifier.scheduling.scheduler import (
-    Scheduler,
-)
+from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import (
     Draft,
     FinishReason,

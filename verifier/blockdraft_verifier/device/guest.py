@@ -13,7 +13,7 @@ from blockdraft_verifier.device.feature_form import FeatureForm
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.device.step import StepOutputs
 from blockdraft_verifier.device.step_runner import MeasuredSteps
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 
 InTurn = Callable[[Callable[[], Any]], Any]
 """Has the thread that runs steps call a function between two of them, and returns its result."""

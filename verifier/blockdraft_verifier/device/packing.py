@@ -12,7 +12,7 @@ from blockdraft_models.sampling_options import NO_RULES
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.portable_attention import RaggedBatch
 from blockdraft_verifier.device.states import StateLayout
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 
 
 class Penalties(NamedTuple):

@@ -39,7 +39,7 @@ from blockdraft_verifier.device.states import lower_copies
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.step_runner import LaunchedStep, MeasuredSteps, StepResult
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
-from blockdraft_verifier.scheduling.scheduler import Row, RowResult
+from blockdraft_verifier.scheduling.row import Row, RowResult
 from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
 logger = logging.getLogger(__name__)

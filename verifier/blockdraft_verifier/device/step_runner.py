@@ -9,7 +9,7 @@ import numpy as np
 from blockdraft_protos.v1.inference_pb2 import TokenLogProbs
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
-from blockdraft_verifier.scheduling.scheduler import Row, RowResult
+from blockdraft_verifier.scheduling.row import Row, RowResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from llguidance import LLExecutor
 
 from blockdraft_models.sampling_options import MAX_LOGIT_BIASES
 from blockdraft_verifier.device.buckets import Bucket
-from blockdraft_verifier.scheduling.scheduler import Row
+from blockdraft_verifier.scheduling.row import Row
 
 MASK_BITS = 32
 """Tokens per word of a mask, the first in its lowest bit."""

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from blockdraft_verifier.device.feeding import chosen_by
 from blockdraft_verifier.device.step_runner import LaunchedStep, StepResult, StepRunner
 from blockdraft_verifier.scheduling.prompts import PromptRoom
-from blockdraft_verifier.scheduling.scheduler import Row, Scheduler
+from blockdraft_verifier.scheduling.row import Row
+from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import TokenSequence
 
 # Drafters and their messages are looked after in the step that follows so many.

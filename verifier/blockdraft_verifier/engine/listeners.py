@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from blockdraft_protos.v1.inference_pb2 import TokenLogProbs
 from blockdraft_verifier.device.step_runner import StepResult
 from blockdraft_verifier.drafting.sync import DraftTimes
-from blockdraft_verifier.scheduling.scheduler import SequenceProgress
+from blockdraft_verifier.scheduling.row import SequenceProgress
 from blockdraft_verifier.scheduling.sequence import (
     DraftSource,
     FinishReason,

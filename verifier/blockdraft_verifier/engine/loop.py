@@ -32,7 +32,8 @@ from blockdraft_verifier.engine.preparation import Guest, Preparation, ReadyStep
 from blockdraft_verifier.exactness import Exactness
 from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.pages import PageAllocator
-from blockdraft_verifier.scheduling.scheduler import Row, Scheduler, SequenceProgress
+from blockdraft_verifier.scheduling.row import Row, SequenceProgress
+from blockdraft_verifier.scheduling.scheduler import Scheduler
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest, TokenSequence
 from blockdraft_verifier.scheduling.states import StateSlots
 

@@ -12,7 +12,7 @@ from prometheus_client import Counter as CounterMetric
 from blockdraft_verifier.drafting.draft_caches import REPAIR_CAUSES
 from blockdraft_verifier.drafting.sync import DraftTimes
 from blockdraft_verifier.exactness import Exactness
-from blockdraft_verifier.scheduling.scheduler import SequenceProgress
+from blockdraft_verifier.scheduling.row import SequenceProgress
 from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 
 PREFIX = "blockdraft_verifier"

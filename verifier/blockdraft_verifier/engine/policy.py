@@ -21,7 +21,7 @@ from blockdraft_verifier.engine.acceptance import PRIOR_ACCEPTANCE, AcceptanceEs
 from blockdraft_verifier.engine.cost_model import CostModel, WaitingPrompts
 from blockdraft_verifier.engine.repetitions import Repetitions
 from blockdraft_verifier.engine.shares import Offer, Share, fastest, longest, with_probes
-from blockdraft_verifier.scheduling.scheduler import Row, SequenceProgress
+from blockdraft_verifier.scheduling.row import Row, SequenceProgress
 from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 
 # Drafting that does not pay is probed this often, in steps: text changes.
