@@ -23,10 +23,16 @@ class Reach(NamedTuple):
     # Whether keys and values are those of the last layer of this form that has its own (Gemma 4):
     # they are in the cache.
     stored: bool = False
+    # Positions of a canvas: those of one see each other, and all before them (block diffusion).
+    canvas: int = 1
+
+    def last(self, query: Int[Array, "..."]) -> Int[Array, "..."]:
+        """Return the last position that the query at each position sees."""
+        return query if self.canvas == 1 else (query // self.canvas + 1) * self.canvas - 1
 
     def sees(self, key: Int[Array, "..."], query: Int[Array, "..."]) -> Bool[Array, "..."]:
         """Return whether queries see keys, given the positions of both, which broadcast."""
-        visible = key <= query
+        visible = key <= self.last(query)
         if not self.window:
             return visible
         near = query - key < self.window

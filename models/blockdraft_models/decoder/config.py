@@ -25,6 +25,7 @@ _MOST_LAYERS = _MOST_EXPERTS = 1024
 _LARGEST_SIZE = 2**31 - 1
 # So many positions before a chunk are kept for its convolution.
 _MOST_TAPS = 8
+_LARGEST_CANVAS = 256
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_layers"),
     *("num_heads", "num_kv_heads", "head_dim", "max_position_embeddings"),
@@ -77,6 +78,30 @@ class LatentSizes:
         sizes = self.rank, self.plain_dim, self.rotary_dim, self.value_dim
         if min(sizes) < 1 or max(*sizes, self.query_rank) > _LARGEST_SIZE or self.query_rank < 0:
             raise ValueError(f"latent attention of {asdict(self)} is not supported")
+
+
+@dataclass(frozen=True, slots=True)
+class Diffusion:
+    """How a target generates canvases of tokens, each by denoising (arXiv 2510.06303, 2509.26328).
+
+    A canvas begins at a multiple of its length, its unknown tokens as masks. A step of the target
+    proposes a token for every mask; those of a share above `least_share` become known, and at least
+    the one of the greatest. A canvas is filled part after part.
+    """
+
+    canvas_tokens: int
+    part_tokens: int
+    mask_token_id: int
+    least_share: float
+    # Whether the scores after a token are those of the next one: the first token of a canvas then
+    # follows from the canvas before it, as in decoding.
+    shifted: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no target can have."""
+        canvas, part = self.canvas_tokens, self.part_tokens
+        if not 1 < canvas <= _LARGEST_CANVAS or part < 1 or canvas % part:
+            raise ValueError(f"canvases of {canvas} tokens in parts of {part} are not supported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +181,7 @@ class DecoderConfig:
     routing_scale: float = 1.0  # factor of the experts' weights
     shared_expert_gate: bool = True  # whether a token decides how much of the shared MLP it takes
     recurrent: tuple[bool, ...] = ()  # whether each layer has one; empty if none has
+    diffusion: Diffusion | None = None  # None for a target that chooses token after token
 
     def __post_init__(self) -> None:
         """Refuse shapes no decoder can have."""
@@ -220,7 +246,11 @@ class DecoderConfig:
             raise ValueError(f"num_experts must be at most {_MOST_EXPERTS}, got {self.num_experts}")
         if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:
             raise ValueError(f"{self.experts_per_token} experts of {self.num_experts} per token")
-        special = self.eos_token_ids + (() if self.bos_token_id is None else (self.bos_token_id,))
+        if self.diffusion is not None and (self.windows or self.recurrent):
+            raise ValueError("canvases beside windows or states are not supported")
+        mask = () if self.diffusion is None else (self.diffusion.mask_token_id,)
+        bos = () if self.bos_token_id is None else (self.bos_token_id,)
+        special = *self.eos_token_ids, *bos, *mask
         for token in special:
             if not 0 <= token < self.vocab_size:
                 raise ValueError(f"token id {token} is outside the vocabulary of {self.vocab_size}")
@@ -307,6 +337,11 @@ class DecoderConfig:
         if self.parallel_expert_size:
             return self.intermediate_size + self.parallel_expert_size * self.experts_per_token
         return self.intermediate_size * max(1, self.experts_per_token)
+
+    @property
+    def canvas_tokens(self) -> int:
+        """Number of positions that see each other; 1 without diffusion."""
+        return 1 if self.diffusion is None else self.diffusion.canvas_tokens
 
     @property
     def kv_layers(self) -> int:

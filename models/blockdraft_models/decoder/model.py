@@ -162,7 +162,7 @@ class Decoder(nnx.Module):
             if self.config.rotated:
                 rotary = rotary.where(self.config.rotated[layer_id])
             keep = keepers[source] if shares else None
-            reach = Reach(window, stored=source != layer_id)
+            reach = Reach(window, stored=source != layer_id, canvas=self.config.canvas_tokens)
             side = SideInputs(
                 None if keep is None else keep.kv, None if embedded is None else embedded[layer_id]
             )

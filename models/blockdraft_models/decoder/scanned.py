@@ -174,7 +174,8 @@ class ScannedDecoder(Decoder):
     ) -> tuple[Rotary, Reach]:
         """Return the rotations of a layer, and what it sees."""
         rotary, applies = rotaries[place.window > 0], of_layer.applies
-        reach = Reach(place.window, stored=not place.form.own_kv)
+        canvas = self.config.canvas_tokens
+        reach = Reach(place.window, stored=not place.form.own_kv, canvas=canvas)
         if applies is not None:
             rotary, reach = rotaries[0], Reach(max(self.config.windows), applies)
             if rotaries[1] is not rotary:

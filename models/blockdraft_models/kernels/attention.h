@@ -13,6 +13,7 @@ constexpr int64_t kChunk = 64, kTileTokens = 8;
 
 struct Shape {
   int64_t heads, kv_heads, head_dim, page_size, window;  // a window of 0 is none
+  int64_t canvas;  // positions that see each other
   int64_t value;  // place of a head's value after its key: 0 if the key is the value too
   float scale;
 };
@@ -37,12 +38,12 @@ void attend(const Shape& shape, const Tile& tile, const T* q, const float* cache
   for (int64_t i = 0; i < queries; i++) {
     const int64_t position = tile.position + i / group;
     first[i] = shape.window ? std::max<int64_t>(0, position - shape.window + 1) : 0;
-    last[i] = position;
+    last[i] = (position / shape.canvas + 1) * shape.canvas - 1;
     const int64_t head = tile.kv_head * group + i % group;
     const T* from = q + ((tile.token + i / group) * shape.heads + head) * dim;
     for (int64_t d = 0; d < dim; d++) columns[d * lanes + i] = widened(from[d]) * shape.scale;
   }
-  const int64_t end = tile.position + tile.count;
+  const int64_t end = last[queries - 1] + 1;
   auto key = [&](int64_t position) {
     const int64_t page = tile.pages[position / shape.page_size];
     const int64_t slot = page * shape.page_size + position % shape.page_size;

@@ -39,7 +39,8 @@ def attention(
     page_table: Int[Array, "rows max_pages"],
     window: Int[Array, "1"],
     sinks: Float[Array, " heads_or_none"],
+    canvas: int,
 ) -> Float[Array, "tokens heads head_dim"]:
     """Attend as `ragged_paged_attention` does; a window of 0 is none."""
     call = jax.ffi.ffi_call("blockdraft_attention", jax.ShapeDtypeStruct(q.shape, q.dtype))
-    return call(q, cache, row_starts, context_lengths, page_table, window, sinks)
+    return call(q, cache, row_starts, context_lengths, page_table, window, sinks, canvas=np.int64(canvas))

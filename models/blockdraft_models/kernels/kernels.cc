@@ -133,12 +133,12 @@ ffi::Error normalize_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   });
 }
 
-// Causal attention of rows of tokens, each to the pages of its own sequence. What of `q` belongs to
-// no row becomes zero.
+// Causal attention of rows of tokens, each to the pages of its own sequence; those of a canvas see
+// each other. What of `q` belongs to no row becomes zero.
 ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ffi::F32> cache,
                           ffi::Buffer<ffi::S32> row_starts, ffi::Buffer<ffi::S32> context_lengths,
                           ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> window,
-                          ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out) {
+                          ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out, int64_t canvas) {
   const auto dims = q.dimensions();
   const int64_t slots = cache.dimensions()[2];
   const Shape shape{dims[1],
@@ -146,6 +146,7 @@ ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ff
                     dims[2],
                     cache.dimensions()[1],
                     window.typed_data()[0],
+                    canvas,
                     slots == 1 ? 0 : dims[2],
                     float(1.0 / std::sqrt(double(dims[2])))};
   std::vector<Tile> tiles;
@@ -209,4 +210,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(blockdraft_attention, attention_call,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::AnyBuffer>());
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("canvas"));

@@ -37,12 +37,14 @@ class Row:
             k, v = (np.asarray(rounded_to_fp8(jnp.asarray(x)), np.float32) for x in (k, v))
         return cls(heads.normal(rng, length, heads.count), k, k if heads.latent else v)
 
-    def attended(self, window: int = 0, sinks: np.ndarray | None = None) -> np.ndarray:
+    def attended(
+        self, window: int = 0, sinks: np.ndarray | None = None, canvas: int = 1
+    ) -> np.ndarray:
         """Return what its tokens see, in float64."""
         (length, heads, dim), (context, kv_heads, _) = self.q.shape, self.k.shape
         out = np.zeros(self.q.shape)
         for index, head in np.ndindex(length, heads):
-            end = context - length + index + 1
+            end = (context - length + index) // canvas * canvas + canvas
             seen = slice(max(0, end - window) if window else 0, end)
             key, value = (
                 part[seen, head * kv_heads // heads].astype(np.float64) for part in (self.k, self.v)

@@ -38,18 +38,19 @@ def random_row(rng: np.random.Generator, length: int, context: int, kv_heads: in
     return Row.random(rng, Heads(HEADS, kv_heads, HEAD_DIM), length, context)
 
 
-@jax.jit
+@partial(jax.jit, static_argnums=5)
 def run(
     q: Float[Array, "tokens heads head_dim"],
     k: Float[Array, "tokens kv_heads head_dim"],
     v: Float[Array, "tokens kv_heads head_dim"],
     cache: Float[Array, "pages page_size kv_slots head_dim"],
     batch: RaggedBatch,
+    canvas: int = 1,
 ) -> tuple[
     Float[Array, "tokens heads head_dim"], Float[Array, "pages page_size kv_slots head_dim"]
 ]:
     cache = write_kv(cache, k, v, batch.slots)
-    return attend(q, cache, batch), cache
+    return attend(q, cache, batch, Reach(canvas=canvas)), cache
 
 
 @dataclass
@@ -67,6 +68,7 @@ def run_paged(
     kv_heads: int,
     rng: np.random.Generator,
     stale: float = float(STALE),
+    canvas: int = 1,
 ) -> Ran:
     """Run rows (None: padding) over a cache whose pages are dealt out at random."""
     max_pages = -(-MAX_CONTEXT // page_size)
@@ -104,7 +106,7 @@ def run_paged(
         jnp.asarray(table),
         jnp.asarray(slots),
     )
-    out, after = run(*(jnp.asarray(array) for array in (q, k, v, before)), batch)
+    out, after = run(*(jnp.asarray(array) for array in (q, k, v, before)), batch, canvas)
     outs = [np.asarray(out)[a:b] for a, b in itertools.pairwise(row_starts)]
     kv = np.stack([k, v], axis=2).reshape(TOKENS, 2 * kv_heads, HEAD_DIM)
     total = row_starts[-1]
@@ -206,6 +208,23 @@ def test_a_row_is_the_same_beside_any_others(seed: int) -> None:
     place = int(rng.integers(0, ROWS))
     crowd.insert(place, row)
     np.testing.assert_array_equal(run_paged(crowd, 16, 2, rng).out[place], alone)
+
+
+@pytest.mark.parametrize("canvas", [4, 12])
+@pytest.mark.parametrize("seed", range(4))
+def test_positions_of_a_canvas_see_each_other_beside_any_rows(canvas: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows: list[Row | None] = []
+    for _ in range(rng.integers(1, 3)):
+        context = canvas * int(rng.integers(1, MAX_CONTEXT // canvas + 1))
+        rows.append(random_row(rng, canvas, context, 2))
+    ran = run_paged(rows, 16, 2, rng, canvas=canvas)
+    for index, row in enumerate(rows):
+        assert row is not None
+        expected = row.attended(canvas=canvas)
+        np.testing.assert_allclose(ran.out[index], expected, rtol=1e-5, atol=1e-5)
+        alone = run_paged([row], 16, 2, rng, canvas=canvas)
+        np.testing.assert_array_equal(alone.out[0], ran.out[index])
 
 
 @pytest.mark.parametrize("applies", [None, False, True])

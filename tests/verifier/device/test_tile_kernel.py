@@ -68,7 +68,8 @@ def attend(
     batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
     held = rounded_to_fp8(jnp.asarray(cache)) if heads.fp8 else jnp.asarray(cache, heads.dtype)
     operands = jnp.asarray(q, heads.dtype), held, batch
-    ours, expected = run(heads, reach.window, *operands, reach.applies, reach.sinks)
+    compiled = heads, reach.window, reach.canvas
+    ours, expected = run(*compiled, *operands, reach.applies, reach.sinks)
     ends = list(itertools.pairwise(starts[: len(rows) + 1]))
     return (
         [np.asarray(ours, np.float32)[a:b] for a, b in ends],
@@ -76,17 +77,18 @@ def attend(
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def run(
     heads: Heads,
     window: int,
+    canvas: int,
     q: Float[Array, "tokens heads head_dim"],
     cache: Float[Array, "slots kv_heads parts head_dim"],
     batch: RaggedBatch,
     applies: Array | None,
     sinks: Array | None,
 ) -> tuple[Float[Array, "tokens heads head_dim"], Float[Array, "tokens heads head_dim"]]:
-    reach = Reach(window, applies, sinks)
+    reach = Reach(window, applies, sinks, canvas=canvas)
     paged = cache.reshape(NUM_PAGES, PAGE_SIZE, -1, heads.dim)
     tiles = cut_into_tiles(batch, TOKENS, TILE_TOKENS)
     expected = portable.ragged_paged_attention(q, paged, batch, tiles, reach)
@@ -122,6 +124,24 @@ def test_equals_attention_in_float64(kind: Heads) -> None:
             exact = row.attended(window, None if reach.sinks is None else sinks)
             np.testing.assert_allclose(ours, exact, rtol=tolerance, atol=tolerance)
             np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+# Rows end with a canvas, as those of a diffusion target do.
+@pytest.mark.parametrize("canvas", [4, 10])
+def test_positions_of_a_canvas_see_each_other(canvas: int) -> None:
+    rng, kind = np.random.default_rng(canvas), KINDS[1]
+    whole = BLOCK // canvas * canvas
+    for step in (
+        [(canvas, canvas), (2 * canvas, whole)],
+        [(canvas, whole + canvas)],
+        [(2 * canvas, 2 * whole)],
+    ):
+        rows = [Row.random(rng, kind, *sizes) for sizes in step]
+        attended = attend(rng, kind, rows, Reach(canvas=canvas))
+        for row, ours, expected in zip(rows, *attended, strict=True):
+            exact = row.attended(canvas=canvas)
+            np.testing.assert_allclose(ours, exact, rtol=2e-2, atol=2e-2)
+            np.testing.assert_allclose(ours, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_a_row_is_the_same_beside_any_others() -> None:

@@ -34,8 +34,8 @@ def padded(head_dim: int) -> int:
 
 
 def takes(config: DecoderConfig) -> bool:
-    """Return whether the kernel computes a target's attention: neither sinks nor latent heads."""
-    plain = not config.attention_sinks and config.latent is None
+    """Return whether the kernel computes a target's attention: no sinks, latent heads, canvases."""
+    plain = not config.attention_sinks and config.latent is None and config.diffusion is None
     return plain and padded(config.head_dim) == LANES
 
 

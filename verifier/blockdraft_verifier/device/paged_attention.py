@@ -71,7 +71,9 @@ class PagedAttend:
     ) -> tuple[Array, Array]:
         layout = self._layout
         # Compiled for, not an operand.
-        attend = partial(self._attend, window=reach.window, stored=reach.stored)
+        attend = partial(
+            self._attend, window=reach.window, stored=reach.stored, canvas=reach.canvas
+        )
         operands = q, k, v, cache, batch, reach.applies, reach.sinks
         if layout.mesh is None:
             return attend(*operands)
@@ -101,6 +103,7 @@ class PagedAttend:
         *,
         window: int,
         stored: bool,
+        canvas: int,
     ) -> tuple[
         Float[Array, "tokens heads head_dim"],
         Float[Array, "pages page_size *position"],
@@ -117,7 +120,7 @@ class PagedAttend:
             keys = jnp.pad(k, padding)
             values = None if layout.latent else jnp.pad(v, padding)
             cache = portable.write_kv(cache, keys, values, batch.slots)
-        reach = Reach(window, applies, sinks)
+        reach = Reach(window, applies, sinks, canvas=canvas)
         if layout.attention == "portable":
             return portable.attend(q, cache, batch, reach), cache
         if layout.attention == "tiles":

@@ -143,7 +143,8 @@ def attend(
 
     def in_tiles(q: Array, cache: Array, batch: RaggedBatch, reach: _DynamicReach) -> Array:
         tiles = cut_into_tiles(batch, q.shape[0], TILE_TOKENS)
-        return ragged_paged_attention(q, cache, batch, tiles, Reach(window, *reach))
+        of_tiles = Reach(window, *reach, canvas=canvas)
+        return ragged_paged_attention(q, cache, batch, tiles, of_tiles)
 
     def in_kernel(q: Array, cache: Array, batch: RaggedBatch, reach: _DynamicReach) -> Array:
         applies, sinks = reach
@@ -152,9 +153,9 @@ def attend(
             width = jnp.where(applies, width, 0)
         scores = jnp.zeros(0, jnp.float32) if sinks is None else sinks
         rows = batch.row_starts, batch.context_lengths, batch.page_table
-        return calls.attention(q, cache, *rows, width, scores)
+        return calls.attention(q, cache, *rows, width, scores, canvas)
 
-    window, dynamic = reach.window, (reach.applies, reach.sinks)
+    window, canvas, dynamic = reach.window, reach.canvas, (reach.applies, reach.sinks)
     on_cpu = in_kernel if in_kernels() else in_tiles
     out: Array = by_platform(q, cache, batch, dynamic, cpu=on_cpu, default=in_tiles)
     return out
@@ -167,7 +168,7 @@ def ragged_paged_attention(
     tiles: QueryTiles,
     reach: Reach = EVERYTHING,
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Attend causally from every token to its own sequence, itself included.
+    """Attend causally from every token to its own sequence, itself and its canvas included.
 
     The keys and values of the batch's own tokens must already be in the cache. Scores are scaled
     by `head_dim ** -0.5`; the softmax is in float32.
@@ -176,7 +177,7 @@ def ragged_paged_attention(
     kv_heads = max(1, cache.shape[2] // 2)
     tile_count, tile_tokens = tiles.token.shape
     queries = in_tiles(q, tiles, kv_heads).astype(jnp.float32) * head_dim**-0.5
-    positions = jnp.repeat(tiles.position, heads // kv_heads, axis=1)
+    positions = reach.last(jnp.repeat(tiles.position, heads // kv_heads, axis=1))
     if reach.sinks is not None:
         # One sink per row of a tile's products; the rows are (query, head of the group).
         sinks = jnp.tile(reach.sinks.reshape(kv_heads, -1), (1, tile_tokens))

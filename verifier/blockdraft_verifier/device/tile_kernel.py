@@ -93,7 +93,7 @@ def ragged_paged_attention(
         window = jnp.where(reach.applies, window, FAR)
     start = jnp.maximum(tiles.position[:, 0], 0)
     first = jnp.maximum(start - window + 1, 0) // (pages * page_size)
-    last_page = jnp.maximum(jnp.max(tiles.position, axis=1), 0) // page_size
+    last_page = jnp.maximum(jnp.max(reach.last(tiles.position), axis=1), 0) // page_size
     steps = jnp.max(last_page // pages - first) + 1
     live_tiles = jnp.maximum(jnp.sum(tiles.position[:, 0] >= 0, dtype=jnp.int32), 1)
     scalars = tiles.row, start, first, last_page, window[None], batch.page_table
@@ -110,7 +110,14 @@ def ragged_paged_attention(
 
     of_queries = pl.BlockSpec((None, kv_heads, count, lanes), of_tile)
     out: Array = pl.pallas_call(
-        partial(_kernel, pages=pages, group=group, scale=head_dim**-0.5, values=values),
+        partial(
+            _kernel,
+            pages=pages,
+            group=group,
+            scale=head_dim**-0.5,
+            values=values,
+            canvas=reach.canvas,
+        ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(live_tiles, steps),
@@ -152,6 +159,7 @@ def _kernel(
     group: int,
     scale: float,
     values: int,
+    canvas: int,
 ) -> None:
     """Fold some pages of one tile's context into the running softmax of every head.
 
@@ -186,7 +194,10 @@ def _kernel(
             mixture = part(place + values) if values else keys
             for begin in range(0, count, _ROWS):
                 token = jax.lax.div(begin + query, jnp.int32(group))
-                distance = start[tile] + token - block * size - key
+                position = start[tile] + token
+                if canvas > 1:
+                    position += canvas - 1 - jax.lax.rem(position, jnp.int32(canvas))
+                distance = position - block * size - key
                 visible = (distance >= 0) & (distance < window[0])
                 rows = head, slice(begin, begin + _ROWS)
                 scores = jax.lax.dot_general(
