@@ -20,6 +20,7 @@ from blockdraft_models.decoder.rope_scaling import (
     RopeScaling,
     YarnScaling,
 )
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_models.families.table import family_of_model_type
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -231,6 +232,11 @@ SHAPES["gpt-oss-20b"] = replace(
     eos_token_ids=(200002, 199999, 200012),
 )
 
+for _name, _like, _diffusion in (
+    ("sdar-8b", "qwen3-8b", Diffusion(4, 4, 151669, 0.85)),
+    ("fast-dllm-v2-7b", "qwen2.5-7b", Diffusion(32, 8, 151665, 0.9, shifted=True)),
+):
+    SHAPES[_name] = replace(SHAPES[_like], name=_name, diffusion=_diffusion)
 SHAPES["moonlight-16b-a3b"] = replace(
     _LLAMA_3_1,
     name="moonlight-16b-a3b",
@@ -291,7 +297,9 @@ class Pair:
 
     @property
     def max_block(self) -> int:
-        """Most tokens of a decoding row, the anchor included."""
+        """Most tokens of a decoding row, the anchor included, or of a canvas."""
+        if self.target.diffusion is not None:
+            return self.target.canvas_tokens
         drafter_block = 1 if self.drafter is None else self.drafter.block_size
         return max(drafter_block, self.prompt_lookup_block)
 
@@ -314,6 +322,8 @@ def drafter_shape(name: str, target: DecoderConfig, block_size: int) -> DraftCon
     try:
         if name == NO_DRAFTER:
             return None
+        if target.diffusion is not None:
+            raise AotError(f"a diffusion target takes no drafter: --drafter {NO_DRAFTER}")
         if name == "dflash":
             return DFlashConfig.default_for(
                 target,

@@ -109,6 +109,7 @@ class TargetPrograms:
             vocab_size=_FEW_TOKENS,
             bos_token_id=None,
             eos_token_ids=(0,),
+            diffusion=None,
             num_experts=0,
             parallel_expert_size=0,
             intermediate_size=target.active_size,
@@ -131,7 +132,8 @@ class TargetPrograms:
 
     @property
     def _least_tokens(self) -> int:
-        return next_power_of_two(self.limits.least_step_tokens or least_step_tokens("tpu"))
+        least = self.limits.least_step_tokens or least_step_tokens("tpu")
+        return next_power_of_two(max(least, self.pair.target.canvas_tokens))
 
     def kind(self, bucket: Bucket) -> str:
         """Return the kind of a step of this shape: "verify" for blocks only, else "prefill"."""

@@ -58,9 +58,12 @@ def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str) -> Path 
     target), `auto` (the fastest one shipped, else the one known for `target_spec`, as the user
     calls the target), `random[:seed]` or `random-eagle3[:seed]`: of a random drafter None is
     returned, for it is stored nowhere. Raises NoDrafterError if `auto` or a method's name finds
-    none for the target, ResolveError if `spec` leads to nothing else.
+    none for the target, ResolveError if `spec` leads to nothing else or the target takes none.
     """
     kind = spec.partition(":")[0]
+    if target.config.diffusion is not None:
+        error = NoDrafterError if kind == "auto" else ResolveError
+        raise error("a diffusion target takes no drafter: its steps choose several tokens already")
     if kind in _RANDOM:
         return None
     named = _BY_NAME.get(kind)

@@ -1,15 +1,17 @@
 """A running `blockdraft serve --openai` on a tiny target, and what its tests compare."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from tests.models.tiny import write_hf_checkpoint
@@ -53,14 +55,26 @@ def answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def running_service(
-    directory: Path, api_key: str | None = None, target: Decoder | None = None, flags: str = ""
+    directory: Path,
+    api_key: str | None = None,
+    target: Decoder | None = None,
+    flags: str = "",
+    drafter: str = "random",
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[Service]:
-    """Run the service, with its files in `directory`; gives it once a drafter drafts."""
+    """Run the service, with its files in `directory`; gives it once a random drafter drafts.
+
+    `config` are further keys of the target's configuration.
+    """
     write_hf_checkpoint(target or tiny_decoder(), directory / "target")
+    if config is not None:
+        path = directory / "target" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
     port = free_ports(2)
     service_address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     flags = f"""{flags}
-        --listen {service_address} --openai {http} --target {directory / "target"} --drafter random
+        --listen {service_address} --openai {http} --target {directory / "target"}
+        --drafter {drafter}
         --dtype bfloat16 --max-sequences 4 --max-step-tokens 16 --max-model-len 256
         --draft-policy fixed --model-name tiny --drain-timeout 1
     """
@@ -75,7 +89,7 @@ def running_service(
     try:
         with Client(service_address, api_key=api_key) as client:
             client.wait_ready(READY_SECONDS)
-            until(lambda: client.model().drafter is not None)
+            until(lambda: drafter != "random" or client.model().drafter is not None)
         until(lambda: answers(f"{running.http}/health"))
         yield running
     finally:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from tests.models.builders import random_decoder
 from tests.models.tiny import tiny_config, write_hf_checkpoint
 from tests.verifier.exactness.contract import Contract
+from tests.verifier.support import UnhurriedRunner, decode, engine_over
 
 from blockdraft_models.decoder.experts import Experts
 from blockdraft_models.decoder.feature_projection import FeatureProjection
@@ -259,3 +260,14 @@ def test_bits_depend_on_no_other_position(name: str, devices: int) -> None:
     runner.compile(NO_FEATURES, 4)
     text = np.random.default_rng(0).integers(0, decoder.config.vocab_size, 48).tolist()
     Contract(runner, text).check(0)
+
+
+def test_canvases_are_denoised_alike() -> None:
+    continued = np.load(TARGETS / "sdar.npz")["continued"][0].tolist()
+    placement = placed_on(2)
+    decoder, _ = load_decoder(TARGETS / "sdar", dtype=jnp.float32, placement=placement)
+    scheduler = SchedulerSettings(max_sequences=1, max_step_tokens=16, max_context_tokens=112)
+    settings = EngineSettings(page_size=4, num_pages=28, scheduler=scheduler)
+    engine = engine_over(UnhurriedRunner(decoder, settings, placement.mesh), settings)
+    request = GenerationRequest("r", tuple(continued[:7]), max_output_tokens=100)
+    assert decode(engine, [request])[0].tokens == continued[7:]

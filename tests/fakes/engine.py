@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tests.verifier.support import CONFIG, TINY_ENGINE, engine_over
 
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_protos.v1 import drafter_pb2 as pb
 from blockdraft_protos.v1.inference_pb2 import TokenLogProb, TokenLogProbs
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
@@ -70,6 +71,10 @@ class FakeRunner:
         self.features, self.max_block = NO_FEATURES, 0
         self.steps: list[tuple[Row, ...]] = []
         self.ahead = 0
+
+    @property
+    def diffusion(self) -> Diffusion | None:
+        return None
 
     @property
     def feature_width(self) -> int:

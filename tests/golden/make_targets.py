@@ -7,6 +7,7 @@ with names after it for some of them.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,10 +49,26 @@ CONTINUED = 100
 
 
 def make(target: str, seed: int) -> None:
-    directory = TARGETS / target
+    loaded = random_model(TARGETS / target, seed)
+    tokens = torch.randint(0, VOCAB, (2, 24))
+    with torch.no_grad():
+        output = loaded(tokens, output_hidden_states=True)
+        loaded.generation_config.eos_token_id = None
+        loaded.generation_config.use_mtp = None
+        continued = loaded.generate(tokens[:1, :8], do_sample=False, max_new_tokens=CONTINUED)
+    save(target, tokens, output, continued)
+
+
+def random_model(directory: Path, seed: int, model_type: str | None = None) -> Any:
+    """Write random weights to a folder that has a configuration; return the model in float32.
+
+    With `model_type` it is read as that of another kind.
+    """
     config = directory / "config.json"
     text = config.read_text()
     published = json.loads(text)
+    if model_type is not None:
+        config.write_text(json.dumps({**published, "model_type": model_type, "auto_map": {}}))
     for file in directory.glob("model*"):
         file.unlink()
     torch.manual_seed(seed)
@@ -65,18 +82,17 @@ def make(target: str, seed: int) -> None:
             buffer += 0.2 * torch.randn_like(buffer)
     dtype = getattr(torch, published.get("dtype") or published["torch_dtype"])
     size = sum(p.numel() for p in model.parameters()) * dtype.itemsize
-    half = f"{size * 6 // 10 // 1000}KB" if "sharded" in target else "5GB"
+    half = f"{size * 6 // 10 // 1000}KB" if "sharded" in directory.name else "5GB"
     model.to(dtype).save_pretrained(directory, max_shard_size=half)
-    config.write_text(text)
+    if model_type is None:
+        config.write_text(text)
     (directory / "generation_config.json").unlink(missing_ok=True)
-
     loaded = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    tokens = torch.randint(0, VOCAB, (2, 24))
-    with torch.no_grad():
-        output = loaded(tokens, output_hidden_states=True)
-        loaded.generation_config.eos_token_id = None
-        loaded.generation_config.use_mtp = None
-        continued = loaded.generate(tokens[:1, :8], do_sample=False, max_new_tokens=CONTINUED)
+    config.write_text(text)
+    return loaded
+
+
+def save(target: str, tokens: torch.Tensor, output: Any, continued: torch.Tensor) -> None:
     np.savez_compressed(
         TARGETS / f"{target}.npz",
         token_ids=tokens.numpy(),

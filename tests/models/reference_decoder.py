@@ -115,7 +115,9 @@ class ReferenceDecoder:
         for head in range(c.num_heads):
             group = head // (c.num_heads // kv_heads)
             for at, query in enumerate(q[:, head]):
-                seen = slice(max(0, at + 1 - window) if window else 0, at + 1)
+                # Positions of a canvas see each other.
+                end = (at // c.canvas_tokens + 1) * c.canvas_tokens
+                seen = slice(max(0, end - window) if window else 0, end)
                 scores = k[seen, group] @ query * c.query_scale / math.sqrt(c.head_dim)
                 weights = np.exp(scores - scores.max())
                 attended[at, head] = (weights / weights.sum()) @ v[seen, group]

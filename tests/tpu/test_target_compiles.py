@@ -256,6 +256,20 @@ def test_a_checkpoint_with_narrow_latent_heads_and_groups_of_experts_compiles() 
     assert compiled.layer_sums == 0
 
 
+@pytest.mark.parametrize("name", ["sdar-8b", "fast-dllm-v2-7b"])
+def test_steps_that_denoise_compile(name: str) -> None:
+    config = SHAPES[name].shortened(2)
+    mesh = topology("v6e:2x2").mesh
+    programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
+    # JAX's kernel is causal.
+    assert programs.layout.attention == "tiles"
+    assert programs.buckets[0].tokens >= config.canvas_tokens
+    for bucket in (programs.buckets[0], programs.buckets[-1]):
+        found = compile_and_read(programs.lower(bucket))
+        assert found.kernels == kernel_count(config)
+        assert found.layer_sums == 0
+
+
 @pytest.mark.parametrize("weights", ["float", "int8"])
 def test_experts_are_kernels_too(weights: Literal["float", "int8"]) -> None:
     chips = topology("v6e:2x2")

@@ -47,11 +47,14 @@ def parse_request(
     max_context_tokens: int,
     grammar: LLMatcher | None = None,
     adapters: Sequence[str] = (),
+    *,
+    denoises: bool = False,
 ) -> GenerationRequest:
     """Return the request a message asks for, or raise a `ServiceError` that names the field.
 
-    The server has checked all this already; in a cluster, others may call a verifier too. Its
-    grammar comes compiled. `adapters` are the names of the target's.
+    The server has checked all this already, but for what a target that `denoises` cannot do; in a
+    cluster, others may call a verifier too. Its grammar comes compiled. `adapters` are the names of
+    the target's.
     """
     options, speculation = message.sampling, message.speculation
     for field in ("prompt_token_ids", "emitted_token_ids"):
@@ -79,6 +82,8 @@ def parse_request(
             f"the target has no adapter {message.adapter!r}",
             field="adapter",
         )
+    if denoises:
+        _check_for_diffusion(message)
     limited = speculation.HasField("max_draft_tokens")
     max_drafted = speculation.max_draft_tokens if limited else None
     check((max_drafted or 0) >= 0, "speculation.max_draft_tokens", ">= 0", max_drafted or 0)
@@ -92,7 +97,7 @@ def parse_request(
         grammar=grammar,
         grammar_text=message.grammar,
         stop_token_ids=frozenset(options.stop_token_ids),
-        max_draft_tokens=0 if speculation.disabled else max_drafted,
+        max_draft_tokens=0 if speculation.disabled or denoises else max_drafted,
         prompt_lookup=not speculation.prompt_lookup_disabled,
         replay=message.replay,
         cache_salt=message.cache_salt,
@@ -101,6 +106,26 @@ def parse_request(
         adapter=1 + adapters.index(message.adapter) if message.adapter else 0,
         **checked_options(OutputOptions, options),
     )
+
+
+def _check_for_diffusion(message: pb.SequenceRequest) -> None:
+    """Refuse rules and reports for which all tokens before one must be known."""
+    options = message.sampling
+    rules = LogitsRules(**checked_options(LogitsRules, options))
+    refused = {
+        "sampling.constraint": bool(message.grammar),
+        "sampling.bad_words": bool(message.bad_words),
+        "sampling.allowed_token_ids": bool(rules.allowed_token_ids),
+        "sampling.min_tokens": rules.min_tokens > 0,
+        "sampling.repetition_penalty": rules.repetition_penalty != 1,
+        "sampling.frequency_penalty": rules.frequency_penalty != 0,
+        "sampling.presence_penalty": rules.presence_penalty != 0,
+        "sampling.log_probs": options.HasField("log_probs"),
+        "sampling.prompt_log_probs": options.HasField("prompt_log_probs"),
+    }
+    for field in filter(refused.__getitem__, refused):
+        text = "is not possible with a diffusion target, which does not choose tokens in order"
+        raise invalid_argument(field, f"{field} {text}")
 
 
 def _masks(message: pb.SequenceRequest, vocab_size: int) -> TokenMasks | None:

@@ -100,6 +100,9 @@ class _Probe:
         size, page_count = runner.settings.page_size, runner.settings.num_pages
         by_kernel = runner.layout.attention != "portable"
         chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
+        # Rows are whole canvases.
+        canvas = runner.model.canvas_tokens
+        most_span = -(-most_span // canvas) * canvas
         most_start, slots = chunk, range(0)
         if runner.layout.states is not None:
             # From a page before a chunk of states, or from its begin over its end.
@@ -109,7 +112,7 @@ class _Probe:
         # At least half of the pages stay for the rows that compute it anew.
         max_tokens = runner.settings.scheduler.max_context_tokens
         room = min(max_tokens, max(1, page_count // 2) * size)
-        length = min(room, 2 * chunk + most_span)
+        length = min(room, 2 * chunk + most_span) // canvas * canvas
         start = max(0, min(most_start, length - most_span)) // size * size
         span = min(most_span, length - start)
         text_pages = tuple(range(-(-length // size)))
@@ -126,9 +129,15 @@ class _Probe:
 
     def _compute_to(self, end: int, slot: int) -> None:
         bucket = max(self.runner.buckets, key=lambda bucket: bucket.tokens)
-        for first in range(0, end, bucket.tokens):
-            stop = min(first + bucket.tokens, end)
+        size = self._whole(bucket.tokens)
+        for first in range(0, end, size):
+            stop = min(first + size, end)
             self.runner.run_in(bucket, [self._row(self.text_pages, first, stop, slot)])
+
+    def _whole(self, token_count: int) -> int:
+        """Return as many tokens as are whole canvases."""
+        canvas = self.runner.model.canvas_tokens
+        return token_count // canvas * canvas
 
     def _restore(self, slots: Sequence[int]) -> None:
         """Compute states again that the compared positions have overwritten."""
@@ -141,7 +150,7 @@ class _Probe:
 
         There is one signature if all got the same bits.
         """
-        max_rows = min(bucket.rows, bucket.tokens)
+        max_rows = min(bucket.rows, bucket.tokens // self.runner.model.canvas_tokens)
         if self.compared_slots:
             max_rows = min(max_rows, self.runner.settings.scheduler.max_sequences)
         live = [count for count in live_rows if count < max_rows]
@@ -152,7 +161,7 @@ class _Probe:
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
         # A row of more tokens than compared would need pages that are never compared.
-        at_a_time = min(self.span, max(1, bucket.tokens // live_rows))
+        at_a_time = min(self.span, max(1, self._whole(bucket.tokens // live_rows)))
         row_pages = list(self._row_pages(live_rows, at_a_time))
         comparing = range(0, len(row_pages), 2)
         self._restore(self.compared_slots[: len(comparing)])
@@ -175,7 +184,7 @@ class _Probe:
     def _computed_last(self, bucket: Bucket) -> Iterator[bytes]:
         """Yield the signature of the positions at the end of a step, after as much text as fits."""
         size, spare = self.runner.settings.page_size, list(self.spare_pages)
-        at_a_time = min(self.span, bucket.tokens)
+        at_a_time = min(self.span, self._whole(bucket.tokens))
         room = bucket.tokens - at_a_time
         page_count = -(-(self.start + self.span) // size)
         if not room or page_count > len(spare):
@@ -183,7 +192,7 @@ class _Probe:
         pages, spare = spare[:page_count], spare[page_count:]
         # Other rows compute the beginning of the text. A lone row computes what comes before.
         other_rows = bucket.rows - 1
-        length = min(len(self.text), room // other_rows) if other_rows else 0
+        length = self._whole(min(len(self.text), room // other_rows)) if other_rows else 0
         count = max(1, -(-length // size))
         fillers = [
             self._other_row(spare[at : at + count], 0, length)

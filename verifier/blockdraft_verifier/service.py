@@ -109,6 +109,7 @@ class VerifierService(VerifierServiceServicer):
             drafter=None if engine.drafter is None else drafter_message(engine.drafter),
             drafting=drafting_message(engine),
             adapters=served.adapters,
+            canvas_tokens=engine.scheduler.canvas_tokens if engine.scheduler.denoises else 0,
         )
 
     @unary_errors
@@ -136,7 +137,12 @@ class VerifierService(VerifierServiceServicer):
         self._refuse_if_draining()
         limit = served.engine.settings.scheduler.max_context_tokens
         generation_request = parse_request(
-            request, served.vocab_size, limit, grammar, served.adapters
+            request,
+            served.vocab_size,
+            limit,
+            grammar,
+            served.adapters,
+            denoises=served.engine.scheduler.denoises,
         )
         try:
             return served.engine.submit(generation_request, listener, on_step_end)

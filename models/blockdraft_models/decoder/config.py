@@ -15,6 +15,7 @@ from blockdraft_models.decoder.rope_scaling import (
     RopeScaling,
     YarnScaling,
 )
+from blockdraft_models.diffusion import Diffusion
 
 # Fields that do not change the computed function stay out of fingerprints: the same weights are
 # published under several names, context limits and stop tokens.
@@ -25,7 +26,6 @@ _MOST_LAYERS = _MOST_EXPERTS = 1024
 _LARGEST_SIZE = 2**31 - 1
 # So many positions before a chunk are kept for its convolution.
 _MOST_TAPS = 8
-_LARGEST_CANVAS = 256
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_layers"),
     *("num_heads", "num_kv_heads", "head_dim", "max_position_embeddings"),
@@ -78,30 +78,6 @@ class LatentSizes:
         sizes = self.rank, self.plain_dim, self.rotary_dim, self.value_dim
         if min(sizes) < 1 or max(*sizes, self.query_rank) > _LARGEST_SIZE or self.query_rank < 0:
             raise ValueError(f"latent attention of {asdict(self)} is not supported")
-
-
-@dataclass(frozen=True, slots=True)
-class Diffusion:
-    """How a target generates canvases of tokens, each by denoising (arXiv 2510.06303, 2509.26328).
-
-    A canvas begins at a multiple of its length, its unknown tokens as masks. A step of the target
-    proposes a token for every mask; those of a share above `least_share` become known, and at least
-    the one of the greatest. A canvas is filled part after part.
-    """
-
-    canvas_tokens: int
-    part_tokens: int
-    mask_token_id: int
-    least_share: float
-    # Whether the scores after a token are those of the next one: the first token of a canvas then
-    # follows from the canvas before it, as in decoding.
-    shifted: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that no target can have."""
-        canvas, part = self.canvas_tokens, self.part_tokens
-        if not 1 < canvas <= _LARGEST_CANVAS or part < 1 or canvas % part:
-            raise ValueError(f"canvases of {canvas} tokens in parts of {part} are not supported")
 
 
 @dataclass(frozen=True, slots=True)

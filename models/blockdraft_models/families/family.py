@@ -45,7 +45,7 @@ task_specific_params pad_token_id max_window_layers model_max_length attn_implem
 temperature top_k top_p typical_p do_sample num_beams num_beam_groups num_return_sequences
 max_length max_new_tokens min_length early_stopping diversity_penalty length_penalty
 repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size is_llama_config
-initial_context_length experts_per_token full_attn_mod interpolate_factor
+initial_context_length experts_per_token full_attn_mod interpolate_factor fuse_cross_entropy ep_size
 """
 WITHOUT_EFFECT = frozenset(_UNREAD.split())
 

@@ -1,8 +1,12 @@
-"""Qwen2, Qwen3, and Qwen3's mixture of experts (arXiv 2505.09388)."""
+"""Qwen2, Qwen3, Qwen3's mixture of experts (arXiv 2505.09388), and what denoises like them.
+
+SDAR (arXiv 2510.06303) was made of Qwen3, Fast-dLLM v2 (arXiv 2509.26328) of Qwen2.5.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_models.families.family import Family, Published, count, windows
 from blockdraft_models.families.llama import plain_layer
 from blockdraft_models.families.tensors import LayerNames, TensorName
@@ -42,6 +46,18 @@ def _qwen3_moe(config: Published) -> dict[str, Any]:
     }
 
 
+def _sdar(config: Published) -> dict[str, Any]:
+    length, mask = count(config, "block_size"), count(config, "mask_token_id")
+    return {"diffusion": Diffusion(length, length, mask, _SDAR_SHARE)}
+
+
+def _fast_dllm(config: Published) -> dict[str, Any]:
+    length, mask = count(config, "bd_size"), count(config, "mask_token_id")
+    part = min(length, _FAST_DLLM_PART)
+    diffusion = Diffusion(length, part, mask, _FAST_DLLM_SHARE, shifted=True)
+    return {**_qwen2(config), "diffusion": diffusion}
+
+
 def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
     shape = names.config.num_experts, names.config.hidden_size
     yield names.norm("attention_norm", "input_layernorm", "attn_norm")
@@ -52,6 +68,10 @@ def _sparse_layer(names: LayerNames) -> Iterator[TensorName]:
         stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
         yield names.expert(f"mlp.{name}.weight", *stored)
 
+
+# Of the published programs, as no configuration has them: the share above which tokens are taken,
+# and the length of the parts in which Fast-dLLM fills a canvas.
+_SDAR_SHARE, _FAST_DLLM_SHARE, _FAST_DLLM_PART = 0.85, 0.9, 8
 
 _WINDOWS: Published = {
     "max_position_embeddings": 32768,
@@ -85,4 +105,24 @@ QWEN3_MOE = Family(
         "norm_topk_prob": False,
     },
     only={"decoder_sparse_step": 1},
+)
+_SDAR: Published = {"block_size": 4, "mask_token_id": 151669}
+SDAR = Family(
+    "sdar",
+    lambda config: {**_qwen3(config), **_sdar(config)},
+    plain_layer,
+    defaults={**QWEN3.defaults, **_SDAR},
+)
+SDAR_MOE = Family(
+    "sdar_moe",
+    lambda config: {**_qwen3_moe(config), **_sdar(config)},
+    _sparse_layer,
+    defaults={**QWEN3_MOE.defaults, **_SDAR},
+    only=QWEN3_MOE.only,
+)
+FAST_DLLM = Family(
+    "Fast_dLLM_Qwen",
+    _fast_dllm,
+    plain_layer,
+    defaults={**QWEN2.defaults, "bd_size": 32, "mask_token_id": 151665},
 )

@@ -12,7 +12,14 @@ from blockdraft_models.families.granite import GRANITE
 from blockdraft_models.families.llama import LLAMA, MISTRAL
 from blockdraft_models.families.olmo import OLMO2, OLMO3
 from blockdraft_models.families.phi3 import PHI3
-from blockdraft_models.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from blockdraft_models.families.qwen import (
+    FAST_DLLM,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SDAR,
+    SDAR_MOE,
+)
 from blockdraft_models.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from blockdraft_models.families.routed_experts import GLM4_MOE, MINIMAX_M2
 from blockdraft_models.families.smollm3 import SMOLLM3
@@ -28,7 +35,7 @@ from blockdraft_models.families.tensors import (
 FAMILIES: tuple[Family, ...] = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
     *(GEMMA3, GEMMA4, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
-    *(DEEPSEEK_V3, GLM4_MOE_LITE, GLM4_MOE, MINIMAX_M2),
+    *(DEEPSEEK_V3, GLM4_MOE_LITE, GLM4_MOE, MINIMAX_M2, SDAR, SDAR_MOE, FAST_DLLM),
 )
 
 _BY_MODEL_TYPE = {

@@ -43,4 +43,5 @@ def attention(
 ) -> Float[Array, "tokens heads head_dim"]:
     """Attend as `ragged_paged_attention` does; a window of 0 is none."""
     call = jax.ffi.ffi_call("blockdraft_attention", jax.ShapeDtypeStruct(q.shape, q.dtype))
-    return call(q, cache, row_starts, context_lengths, page_table, window, sinks, canvas=np.int64(canvas))
+    operands = q, cache, row_starts, context_lengths, page_table, window, sinks
+    return call(*operands, canvas=np.int64(canvas))

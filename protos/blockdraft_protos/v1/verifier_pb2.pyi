@@ -297,6 +297,7 @@ class VerifierServiceDescribeResponse(_message.Message):
     KV_CACHE_TOKENS_FIELD_NUMBER: _builtins.int
     DRAFTING_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    CANVAS_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the target."""
     target_fingerprint: _builtins.str
@@ -316,6 +317,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     """Random name of the process: another one says that the verifier was started again."""
     kv_cache_tokens: _builtins.int
     """Most tokens that the KV cache holds, of all sequences together."""
+    canvas_tokens: _builtins.int
+    """Tokens that the target denoises together; 0 if it decodes token after token."""
     @_builtins.property
     def drafter(self) -> _inference_pb2.DraftModel:
         """The attached drafter; absent while none is connected."""
@@ -347,10 +350,11 @@ class VerifierServiceDescribeResponse(_message.Message):
         kv_cache_tokens: _builtins.int = ...,
         drafting: _inference_pb2.Drafting | None = ...,
         adapters: _abc.Iterable[_builtins.str] | None = ...,
+        canvas_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "canvas_tokens", b"canvas_tokens", "computation_fingerprint", b"computation_fingerprint", "drafter", b"drafter", "drafting", b"drafting", "exactness", b"exactness", "kv_cache_tokens", b"kv_cache_tokens", "max_context_tokens", b"max_context_tokens", "max_sequences", b"max_sequences", "model", b"model", "process", b"process", "target_fingerprint", b"target_fingerprint", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

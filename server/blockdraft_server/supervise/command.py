@@ -123,7 +123,7 @@ def plan_for_target(settings: ServeSettings, folder: Path, environ: Mapping[str,
         return plan
     if _drafter_exists(plan.drafter, plan.environment):
         return plan
-    logger.warning("starting no drafter; prompt lookup drafts all the same")
+    logger.warning("starting no drafter")
     return ServePlan.of(replace(settings, no_drafter=True), folder, environ)
 
 

@@ -46,7 +46,7 @@ def facts(
     exactness = description.exactness
     exact = "inexact (--allow-inexact)"
     if exactness.exact:
-        exact = "exact: drafting never changes a token"
+        exact = "exact" if description.canvas_tokens else "exact: drafting never changes a token"
     engine = plan.verifier.engine
     weights = ", int8 weights" if engine.weights == "int8" else ""
     rounding = " in fp8" if engine.kv_cache_dtype == "fp8" else ""
@@ -84,6 +84,8 @@ async def describe(
 
 
 def _drafter(plan: ServePlan, description: verifier_pb2.VerifierServiceDescribeResponse) -> str:
+    if description.canvas_tokens:
+        return f"none: the target denoises {description.canvas_tokens} tokens at a time"
     beside = "prompt lookup" if plan.verifier.engine.prompt_lookup else ""
     if not description.HasField("drafter"):
         return beside or "none: every token is decoded plainly"

@@ -28,8 +28,15 @@ def process_logits(
 
     Rules that a row does not have leave its logits as they are, to the bit.
     """
-    biased = logits + _biases(limits, logits.shape[-1])[inputs.choice_row]
+    biased = bias_logits(logits, inputs, limits)
     return _penalize(mask_logits(biased, limits), inputs, page_tokens, max_drafts)
+
+
+def bias_logits(
+    logits: Float[Array, "choices vocab"], inputs: StepInputs, limits: TokenLimits
+) -> Float[Array, "choices vocab"]:
+    """Return the logits with the biases of each choice's row."""
+    return logits + _biases(limits, logits.shape[-1])[inputs.choice_row]
 
 
 def mask_logits(

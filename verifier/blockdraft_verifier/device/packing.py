@@ -123,7 +123,7 @@ def pack(
         choice_row,
         first_choice,
         draft_count,
-        pack_sampling([request.sampling for request in requests], bucket.rows),
+        pack_sampling([row.sampling for row in rows], bucket.rows),
         log_probs_wanted,
         scored_token,
         _pack_penalties(rows, bucket.rows),

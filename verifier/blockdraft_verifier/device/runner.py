@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS
 from blockdraft_models.decoder.model import Decoder
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.words import Words, to_words
@@ -86,6 +87,8 @@ class ModelRunner:
             self.settings = replace(
                 settings, rollback_tokens=states.most_block, state_chunk_tokens=CHUNK_TOKENS
             )
+        if self.model.diffusion is not None:
+            self.settings = replace(settings, prompt_lookup=False)
         # A guest's steps use the same: each consumes it and leaves another in its place.
         self._cache = [allocate_cache(self.layout)]
         self._max_pages = -(-settings.scheduler.max_context_tokens // settings.page_size)
@@ -106,6 +109,11 @@ class ModelRunner:
         self._features = NO_FEATURES
         self.max_block = 0
         self.launching: AbstractContextManager[Any] = nullcontext()
+
+    @property
+    def diffusion(self) -> Diffusion | None:
+        """How the target denoises; None if it decodes token after token."""
+        return self.model.diffusion
 
     @property
     def feature_width(self) -> int:
@@ -146,7 +154,7 @@ class ModelRunner:
         """
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
-        least = least_step_tokens(jax.default_backend())
+        least = max(least_step_tokens(jax.default_backend()), self.model.canvas_tokens)
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
@@ -204,7 +212,7 @@ class ModelRunner:
     def _launch(self, bucket: Bucket, rows: Sequence[Row]) -> LaunchedStep:
         started = time.perf_counter()
         outputs = self.run_in(bucket, rows)
-        for array in (outputs.accepted, outputs.bonus, outputs.choices):
+        for array in jax.tree.leaves(_verdict(outputs)):
             array.copy_to_host_async()
         return functools.partial(self._read, rows, outputs, started)
 
@@ -216,8 +224,8 @@ class ModelRunner:
         meanwhile: Callable[[], None],
     ) -> StepResult:
         meanwhile()
-        verdict = jax.device_get((outputs.accepted, outputs.bonus, outputs.choices))
-        accepted, bonus, choices = (array.tolist() for array in verdict)
+        verdict = jax.tree.map(np.ndarray.tolist, jax.device_get(_verdict(outputs)))
+        accepted, bonus, choices, shares = verdict
         # A step that was launched ahead began when the one before it had ended.
         ended = time.perf_counter()
         seconds, self._last_read = ended - max(started, self._last_read), ended
@@ -225,7 +233,11 @@ class ModelRunner:
         for row, right, token in zip(rows, accepted, bonus, strict=False):
             first += row.choice_count
             after_rejected = choices[first - row.draft_count + right : first]
-            results.append(RowResult(right, token, tuple(after_rejected)))
+            result = RowResult(right, token, tuple(after_rejected))
+            if row.canvas_count:
+                canvas = slice(first - row.canvas_count, first)
+                result = replace(result, choices=choices[canvas], shares=shares[canvas])
+            results.append(result)
         final = [
             row.known_count + result.accepted for row, result in zip(rows, results, strict=True)
         ]
@@ -349,6 +361,11 @@ class ModelRunner:
         started = time.perf_counter()
         jax.block_until_ready(self._execute(bucket, to_words(inputs)).bonus)
         return time.perf_counter() - started
+
+
+def _verdict(outputs: StepOutputs) -> tuple[Any, ...]:
+    """Return the outputs that the host reads of every step."""
+    return outputs.accepted, outputs.bonus, outputs.choices, outputs.shares
 
 
 def _split_log_probs(

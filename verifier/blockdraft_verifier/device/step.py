@@ -29,8 +29,9 @@ from blockdraft_verifier.device.cache import (
     allocate_cache,
     cache_places,
 )
+from blockdraft_verifier.device.denoising import denoise
 from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
-from blockdraft_verifier.device.logits_processing import mask_logits, process_logits
+from blockdraft_verifier.device.logits_processing import bias_logits, mask_logits, process_logits
 from blockdraft_verifier.device.packing import StepInputs, pack
 from blockdraft_verifier.device.paged_attention import PagedAttend
 from blockdraft_verifier.device.token_limits import TokenLimits, no_limits
@@ -55,6 +56,8 @@ class StepOutputs(NamedTuple):
     choices: Int[Array, " choices"]
     log_probs: LogProbs
     features: tuple[Float[Array, "piece feature_width"], ...]
+    # The probabilities of the choices, Float[Array, " choices"], of a target that denoises.
+    shares: Array | None = None
 
 
 def _choices(
@@ -87,6 +90,20 @@ def _choices(
         has_options, choose, lambda: first_greatest(logits)
     )
     return choices
+
+
+def _denoised(
+    logits: Float[Array, "choices vocab"],
+    inputs: StepInputs,
+    limits: TokenLimits,
+    mask_token_id: int,
+) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
+    """Return the choices of a step that denoises, and their probabilities."""
+    biased = jax.lax.cond(
+        inputs.rules_wanted[0], lambda: bias_logits(logits, inputs, limits), lambda: logits
+    )
+    position = inputs.positions[inputs.choice_token] + 1
+    return denoise(biased, position, inputs.choice_row, inputs.sampling, mask_token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,11 @@ class TargetStep:
         layers, states = output.caches[:count], output.caches[count:]
         cache = PagedCache(layers, tokens.reshape(cache.tokens.shape), states)
         max_drafts = max(1, self.max_block - 1)
-        choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
+        diffusion, shares = decoder.config.diffusion, None
+        if diffusion is None:
+            choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
+        else:
+            choices, shares = _denoised(logits, inputs, limits, diffusion.mask_token_id)
         following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
         accepted, bonus = count_accepted(
             choices, following, inputs.first_choice, inputs.draft_count, max_drafts
@@ -196,7 +217,7 @@ class TargetStep:
             # Rounded before and after: what the drafter would have computed from raw features.
             final = projection(final).astype(FEATURE_DTYPE)
         pieces = cut(final, first=inputs.first_choice.shape[0])
-        return StepOutputs(accepted, bonus, choices, log_probs, pieces), cache
+        return StepOutputs(accepted, bonus, choices, log_probs, pieces, shares), cache
 
 
 def _described(array: Any) -> jax.ShapeDtypeStruct:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_protos.v1.inference_pb2 import TokenLogProbs
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import FeatureForm
@@ -67,6 +68,10 @@ LaunchedStep = Callable[[Callable[[], None]], StepResult]
 @runtime_checkable
 class StepRunner(Protocol):
     """The target as the engine runs it. `ModelRunner` computes; a measurement may make it up."""
+
+    @property
+    def diffusion(self) -> Diffusion | None:
+        """How the target denoises; None if it decodes token after token."""
 
     @property
     def feature_width(self) -> int:

@@ -39,16 +39,17 @@ class FinishedStep:
             row, usage = change.row, change.row.sequence.usage
             if usage.first_step_time is None:
                 usage.first_step_time = self.ended_at - self.result.seconds
-            if not change.new_tokens:
-                continue
-            if usage.first_token_time is None:
-                usage.first_token_time = self.ended_at
-            else:
+            follows = usage.first_token_time is not None
+            if row.canvas_count or (change.new_tokens and follows):
                 usage.count_verification(row.sources, change.accepted)
-                usage.verify_seconds += self.result.seconds
-                usage.draft_seconds += self.times.draft
-                usage.transport_seconds += self.times.transport
-            usage.last_token_time = self.ended_at
+                # The time before the first token is counted as a whole.
+                usage.verify_seconds += self.result.seconds if follows else 0.0
+                usage.draft_seconds += self.times.draft if follows else 0.0
+                usage.transport_seconds += self.times.transport if follows else 0.0
+            if change.new_tokens:
+                if not follows:
+                    usage.first_token_time = self.ended_at
+                usage.last_token_time = self.ended_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ class Engine:
         self.exactness: Exactness | None = None
         self._on_failure, self._clock = on_failure, clock
         self._pages = PageAllocator(settings.num_pages, settings.page_size)
-        self.scheduler = Scheduler(settings.scheduler, self._pages, StateSlots.of(settings))
+        slots = StateSlots.of(settings)
+        self.scheduler = Scheduler(settings.scheduler, self._pages, slots, runner.diffusion)
         of_drafts = vocab_size, settings.draft_timeout_seconds, metrics.count_repair, clock
         self.drafts = None if link is None else DraftSync(link, *of_drafts)
         self.watch = StepWatch()
@@ -109,7 +110,8 @@ class Engine:
         """Compile every step for the drafter that is there now, or for none."""
         drafter = self.drafts.poll() if self.drafts is not None else None
         features = NO_FEATURES if drafter is None else drafter.features
-        max_block = self.lengths.most_tokens(1 if drafter is None else drafter.block_size)
+        block = self.scheduler.canvas_tokens if drafter is None else drafter.block_size
+        max_block = self.lengths.most_tokens(block)
         self._use(self._preparation.prepare(self._runner, features, max_block, progress))
         if drafter is not None:
             self._attach(drafter)

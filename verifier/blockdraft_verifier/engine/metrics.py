@@ -79,6 +79,7 @@ class VerifierMetrics:
             "verifications",
             "Verifications of one sequence, those without drafted tokens included.",
         )
+        self.canvases = counter("canvases", "Canvases of a diffusion target that were denoised.")
         self.output_tokens = counter("output_tokens", "Tokens generated.")
         self.drafts = counter(
             "drafts",
@@ -174,6 +175,10 @@ class VerifierMetrics:
         self.output_tokens.inc(sum(len(change.new_tokens) for change in progress))
         # The step that ends a prompt gains a token too, but verifies nothing.
         verified = [c for c in progress if c.row.start >= len(c.row.sequence.request.prompt)]
+        denoised = [c for c in progress if c.row.canvas_count]
+        if denoised:
+            verified = denoised
+            self.canvases.inc(sum(bool(change.new_tokens) for change in denoised))
         self.verifications.inc(len(verified))
         drafts: Counter[DraftSource] = Counter()
         drafted: Counter[DraftSource] = Counter()

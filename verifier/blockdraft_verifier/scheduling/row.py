@@ -1,7 +1,9 @@
 """A sequence's part of a step: what runs, what the target made of it, and what that changed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blockdraft_models.sampling_options import Sampling
 from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 from blockdraft_verifier.scheduling.states import StateCopy
 
@@ -21,6 +23,7 @@ class Row:
     discarded: int = 0  # tokens of the draft that the grammar cut
     scored: bool = False  # whether log probabilities of the prompt are wanted of it
     state_copies: tuple[StateCopy, ...] = ()  # of any sequences, made before the step
+    canvas_count: int = 0  # number of its last tokens that are a canvas
 
     @property
     def known_count(self) -> int:
@@ -48,7 +51,15 @@ class Row:
     @property
     def choice_count(self) -> int:
         """Number of its last tokens after which the target's logits are wanted."""
+        if self.canvas_count:
+            return self.canvas_count
         return len(self.token_ids) if self.scored else self.draft_count + 1
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling options of its choices."""
+        options, canvas = self.sequence.request.sampling, self.sequence.canvas
+        return options if canvas is None else canvas.options(options)
 
     @property
     def scored_tokens(self) -> tuple[int, ...]:
@@ -71,6 +82,9 @@ class RowResult:
     accepted: int
     next_token: int
     after_rejected: tuple[int, ...] = ()  # its choice after each drafted token not accepted
+    # Of a canvas: its choice for each token, and their probabilities.
+    choices: Sequence[int] = ()
+    shares: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_runtime.settings.verifier import SchedulerSettings
+from blockdraft_verifier.scheduling.canvas import Canvas
 from blockdraft_verifier.scheduling.grammar import Guided
 from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
 from blockdraft_verifier.scheduling.prompts import PromptRoom, prefill_chunk
@@ -34,17 +36,35 @@ class Scheduler:
     """Admits, batches, preempts and advances sequences."""
 
     def __init__(
-        self, settings: SchedulerSettings, pages: PageAllocator, slots: StateSlots | None = None
+        self,
+        settings: SchedulerSettings,
+        pages: PageAllocator,
+        slots: StateSlots | None = None,
+        diffusion: Diffusion | None = None,
     ) -> None:
         """Schedule onto `pages`, which must hold one sequence of full length.
 
-        Without `slots`, the target has no states.
+        Without `slots`, the target has no states. With `diffusion` sequences are denoised, canvas
+        after canvas.
         """
         if settings.max_context_tokens > pages.num_pages * pages.page_size:
             raise ValueError(
                 f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
                 f"{settings.max_context_tokens} tokens"
             )
+        self.canvas_tokens = 1 if diffusion is None else diffusion.canvas_tokens
+        # One to commit, one to denoise, and one of a prompt.
+        if diffusion is not None and settings.max_step_tokens < 3 * self.canvas_tokens:
+            raise ValueError(
+                f"steps of {settings.max_step_tokens} tokens cannot hold three canvases of "
+                f"{self.canvas_tokens}: raise --max-step-tokens"
+            )
+        if pages.page_size % self.canvas_tokens:
+            raise ValueError(
+                f"pages of {pages.page_size} tokens are no whole canvases of {self.canvas_tokens}: "
+                "change --page-size"
+            )
+        self._diffusion = diffusion
         self.settings = settings
         self.pages = pages
         self.waiting = WaitingSequences()
@@ -56,6 +76,11 @@ class Scheduler:
         self._turns = 0
 
     @property
+    def denoises(self) -> bool:
+        """Whether sequences are denoised canvas after canvas."""
+        return self._diffusion is not None
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens to compute before decoding, of running sequences and waiting ones with a slot."""
         free = self.settings.max_sequences - len(self.running)
@@ -65,6 +90,7 @@ class Scheduler:
 
     def add(self, sequence: TokenSequence) -> None:
         """Queue a new sequence."""
+        sequence.canvas_tokens = self.canvas_tokens
         self.waiting.add(sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
@@ -98,8 +124,12 @@ class Scheduler:
         budget = self.settings.max_step_tokens
         free = [s for s in self.running if not (s.awaiting_draft or s.awaiting_parser)]
         ready = [s for s in free if self._room(s) > 0]
-        decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         prompts = sorted((s for s in ready if not s.decoding), key=_background)
+        if self._diffusion is not None:
+            # Canvases are not cut: sequences whose two do not fit have their turn later.
+            fitting = (budget // self.canvas_tokens - bool(prompts)) // 2
+            max_rows = fitting if max_rows is None else min(max_rows, fitting)
+        decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         for sequence in (*decoding, *prompts):
             self._turns += 1
             sequence.last_turn = self._turns
@@ -112,14 +142,18 @@ class Scheduler:
                 continue  # preempted for an older one
             # Leave one token for each sequence still to come, and one for the oldest prompt.
             room = budget - (len(chosen) - index) - bool(prompts)
-            row = self._decode_row(sequence, room, rows)
+            if self._diffusion is None:
+                row = self._decode_row(sequence, room, rows)
+            else:
+                row = self._canvas_row(sequence, self._diffusion, budget, rows)
             if row is not None:
                 rows.append(row)
                 budget -= len(row.token_ids)
         used = self.settings.max_step_tokens - budget
         if rows and prompts:
             beside = prompt_room(len(rows), used, max(s.committed for s in prompts))
-            budget = budget if beside is None else min(budget, beside)
+            # Of a prompt whole canvases are computed, one at least.
+            budget = budget if beside is None else min(budget, max(beside, self.canvas_tokens))
         for sequence in prompts:
             if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue
@@ -137,6 +171,8 @@ class Scheduler:
     def commit(self, row: Row, result: RowResult) -> SequenceProgress:
         """Advance a sequence by the result of its row."""
         sequence = row.sequence
+        if sequence.canvas is not None:
+            return self._commit_canvas(row, sequence.canvas, result)
         sequence.draft = None
         if not row.chooses:
             sequence.committed += row.known_count
@@ -164,6 +200,22 @@ class Scheduler:
         self._name_pages(sequence)
         accepted_count = min(result.accepted, len(gained))
         return SequenceProgress(row, accepted_count, gained, committed, sequence.awaiting_parser)
+
+    def _commit_canvas(self, row: Row, canvas: Canvas, result: RowResult) -> SequenceProgress:
+        """Fill a canvas; what it gained counts once nothing before its end is unknown."""
+        sequence = row.sequence
+        committed = len(row.token_ids) - row.canvas_count
+        sequence.committed += committed
+        self._name_pages(sequence)
+        if not row.canvas_count:
+            return SequenceProgress(row, 0, (), committed)
+        canvas.fill(result.choices, result.shares)
+        gained = self._until_finished(sequence, canvas.leading(len(sequence.tokens)))
+        if None in canvas.tokens and sequence.finish_reason is None:
+            return SequenceProgress(row, 0, (), committed)
+        sequence.tokens.extend(gained)
+        sequence.canvas = None
+        return SequenceProgress(row, 0, gained, committed)
 
     def _until_finished(self, sequence: TokenSequence, gained: tuple[int, ...]) -> tuple[int, ...]:
         """Cut `gained` where the sequence ends, and set its finish reason."""
@@ -253,11 +305,36 @@ class Scheduler:
             guided.cut,
         )
 
+    def _canvas_row(
+        self, sequence: TokenSequence, diffusion: Diffusion, budget: int, rows: list[Row]
+    ) -> Row | None:
+        """Return the canvas of a sequence, after the one before it if that is not committed yet.
+
+        Where the latter has to say the first token of the next, it comes alone.
+        """
+        start = sequence.committed
+        before, count = tuple(sequence.tokens[start : sequence.whole_count]), 0
+        if not (diffusion.shifted and sequence.whole_count == len(sequence.tokens)):
+            if sequence.canvas is None:
+                sequence.canvas = Canvas.after(sequence.tokens, diffusion)
+            before, count = before + sequence.canvas.token_ids, diffusion.canvas_tokens
+        if len(before) > budget or not self._grow(sequence, start + len(before), rows):
+            return None
+        return Row(sequence, start, before, 0, canvas_count=count)
+
     def _prefill_row(
         self, sequence: TokenSequence, used: int, budget: int, rows: list[Row]
     ) -> Row | None:
         start = sequence.committed
-        count = prefill_chunk(len(sequence.tokens) - start, used, budget)
+        # The last whole canvas is computed beside the first that is denoised.
+        stop = len(sequence.tokens)
+        if self._diffusion is not None:
+            stop = sequence.whole_count - self.canvas_tokens
+        count = prefill_chunk(stop - start, used, budget)
+        if self._diffusion is not None:
+            count = max(count // self.canvas_tokens, 1) * self.canvas_tokens
+            if count > budget:
+                return None
         scored = sequence.scores_prompt
         if scored:
             count = min(count, self.max_block)

@@ -25,6 +25,7 @@ from blockdraft_models.sampling_options import (
     OutputOptions,
     Sampling,
 )
+from blockdraft_verifier.scheduling.canvas import Canvas
 from blockdraft_verifier.scheduling.grammar import Grammar
 from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
@@ -170,6 +171,8 @@ class TokenSequence:
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
+    canvas_tokens: int = 1  # length of a canvas; 1 if the target decodes token after token
+    canvas: Canvas | None = None  # the one that is denoised
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
@@ -196,8 +199,15 @@ class TokenSequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether all tokens but the anchor are committed."""
+        """Whether all tokens but the anchor are committed, or all but the last whole canvas."""
+        if self.canvas_tokens > 1:
+            return self.committed >= self.whole_count - self.canvas_tokens
         return self.committed == len(self.tokens) - 1 and self.output_count > 0
+
+    @property
+    def whole_count(self) -> int:
+        """Tokens in whole canvases."""
+        return len(self.tokens) // self.canvas_tokens * self.canvas_tokens
 
     @property
     def scores_prompt(self) -> bool:
