@@ -20,7 +20,7 @@ from blockdraft_models.decoder.rope_scaling import (
     RopeScaling,
     YarnScaling,
 )
-from blockdraft_models.diffusion import Diffusion
+from blockdraft_models.diffusion import MaskDiffusion, NoiseDiffusion
 from blockdraft_models.families.table import family_of_model_type
 from blockdraft_models.weights.files import read_json
 from blockdraft_models.weights.loading import load_checkpoint_config
@@ -188,6 +188,12 @@ SHAPES["gemma-4-26b-a4b"] = replace(
     experts_per_token=8,
     parallel_expert_size=704,
 )
+SHAPES["diffusiongemma-26b-a4b"] = replace(
+    SHAPES["gemma-4-26b-a4b"],
+    name="diffusiongemma-26b-a4b",
+    family="diffusion_gemma_text",
+    diffusion=NoiseDiffusion(256, 262144),
+)
 SHAPES["qwen3.5-35b-a3b"] = replace(
     _QWEN3_MOE,
     name="qwen3.5-35b-a3b",
@@ -233,8 +239,8 @@ SHAPES["gpt-oss-20b"] = replace(
 )
 
 for _name, _like, _diffusion in (
-    ("sdar-8b", "qwen3-8b", Diffusion(4, 4, 151669, 0.85)),
-    ("fast-dllm-v2-7b", "qwen2.5-7b", Diffusion(32, 8, 151665, 0.9, shifted=True)),
+    ("sdar-8b", "qwen3-8b", MaskDiffusion(4, 4, 151669, 0.85)),
+    ("fast-dllm-v2-7b", "qwen2.5-7b", MaskDiffusion(32, 8, 151665, 0.9, shifted=True)),
 ):
     SHAPES[_name] = replace(SHAPES[_like], name=_name, diffusion=_diffusion)
 SHAPES["moonlight-16b-a3b"] = replace(
@@ -299,7 +305,7 @@ class Pair:
     def max_block(self) -> int:
         """Most tokens of a decoding row, the anchor included, or of a canvas."""
         if self.target.diffusion is not None:
-            return self.target.canvas_tokens
+            return self.target.diffusion.canvas_tokens
         drafter_block = 1 if self.drafter is None else self.drafter.block_size
         return max(drafter_block, self.prompt_lookup_block)
 

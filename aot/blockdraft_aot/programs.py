@@ -39,6 +39,7 @@ from blockdraft_verifier.device.buckets import Bucket, all_buckets, least_step_t
 from blockdraft_verifier.device.cache import CacheLayout, PagedCache
 from blockdraft_verifier.device.feature_form import NO_FEATURES, FeatureForm
 from blockdraft_verifier.device.packing import StepInputs
+from blockdraft_verifier.device.sizes import canvas_signals
 from blockdraft_verifier.device.states import StateLayout
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.token_limits import TokenLimits
@@ -85,6 +86,8 @@ class TargetPrograms:
             ),
         )
 
+        layout = replace(layout, signals=canvas_signals(target, limits.max_sequences, dtype))
+
         def unrolled(config: DecoderConfig) -> Decoder:
             decoder = Decoder(config, dtype=dtype, rngs=None)
             decoder.divide(mesh)
@@ -109,7 +112,7 @@ class TargetPrograms:
             vocab_size=_FEW_TOKENS,
             bos_token_id=None,
             eos_token_ids=(0,),
-            diffusion=None,
+            diffusion=None if target.canvas_grain > 1 else target.diffusion,
             num_experts=0,
             parallel_expert_size=0,
             intermediate_size=target.active_size,
@@ -133,7 +136,7 @@ class TargetPrograms:
     @property
     def _least_tokens(self) -> int:
         least = self.limits.least_step_tokens or least_step_tokens("tpu")
-        return next_power_of_two(max(least, self.pair.target.canvas_tokens))
+        return next_power_of_two(max(least, self.pair.target.canvas_grain))
 
     def kind(self, bucket: Bucket) -> str:
         """Return the kind of a step of this shape: "verify" for blocks only, else "prefill"."""

@@ -35,6 +35,8 @@ class ReferenceDecoder:
     def __init__(self, config: DecoderConfig, params: Params) -> None:
         self.config = config
         self.params = params
+        # Where a canvas begins, and its signal, while one is computed.
+        self._canvas: tuple[int, np.ndarray] | None = None
         width = config.global_head_dim or config.head_dim
         self.frequencies = [self._frequency(i, width) for i in range(width // 2)]
         local = config.local_rope_theta or config.rope_theta
@@ -59,9 +61,32 @@ class ReferenceDecoder:
         outputs = self._layer_outputs(token_ids)
         return np.concatenate([outputs[i] for i in layer_ids], axis=1)
 
+    def canvas_logits(
+        self, text: Sequence[int], canvas: Sequence[int], shares: np.ndarray | None
+    ) -> np.ndarray:
+        """Scores of a canvas behind a text (DiffusionGemma): float64 [canvas, vocab].
+
+        `shares` [canvas, vocab] are the probabilities that the step before gave, None in the first.
+        """
+        table = self.params["embedding.table"]
+        signal = np.zeros((len(canvas), table.shape[1]))
+        if shares is not None:
+            signal = shares @ table * self.config.embedding_scale
+        self._canvas = len(text), signal
+        try:
+            return self.logits([*text, *canvas])[len(text) :]
+        finally:
+            self._canvas = None
+
     def _layer_outputs(self, token_ids: Sequence[int]) -> list[np.ndarray]:
         x = np.stack([self.params["embedding.table"][int(token)] for token in token_ids])
         x = x * self.config.embedding_scale
+        if self._canvas is not None:
+            start, signal = self._canvas
+            fed = self._mlp(self._norm(signal, "conditioning.norm"), "conditioning.mlp")
+            both = x[start:] + fed
+            both /= np.sqrt(np.mean(both**2, axis=-1, keepdims=True) + self.config.rms_norm_eps)
+            x = np.concatenate([x[:start], both])
         outputs = []
         self.kept: dict[bool, tuple[np.ndarray, np.ndarray]] = {}
         further = self._layer_embeddings(token_ids, x)
@@ -76,7 +101,11 @@ class ReferenceDecoder:
                 y = self._activated(self._linear(x, f"{name}.side_input.gate"))
                 y = self._linear(y * further[:, layer], f"{name}.side_input.projection")
                 x = x + self._norm(y, f"{name}.side_input.norm")
-            x = x * self.params.get(f"{name}.output_scale", 1.0)
+            scales = np.ones(len(x)) * self.params.get(f"{name}.output_scale", 1.0)
+            if f"{name}.text_scale" in self.params:
+                start = len(x) if self._canvas is None else self._canvas[0]
+                scales[:start] = self.params[f"{name}.text_scale"]
+            x = x * scales[:, None]
             outputs.append(x)
         return outputs
 
@@ -116,8 +145,11 @@ class ReferenceDecoder:
             group = head // (c.num_heads // kv_heads)
             for at, query in enumerate(q[:, head]):
                 # Positions of a canvas see each other.
-                end = (at // c.canvas_tokens + 1) * c.canvas_tokens
-                seen = slice(max(0, end - window) if window else 0, end)
+                end = (at // c.canvas_grain + 1) * c.canvas_grain
+                first = max(0, end - window) if window else 0
+                if self._canvas is not None and at >= (start := self._canvas[0]):
+                    first, end = max(0, start + 1 - window) if window else 0, len(x)
+                seen = slice(first, end)
                 scores = k[seen, group] @ query * c.query_scale / math.sqrt(c.head_dim)
                 weights = np.exp(scores - scores.max())
                 attended[at, head] = (weights / weights.sum()) @ v[seen, group]

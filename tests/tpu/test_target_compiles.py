@@ -263,11 +263,22 @@ def test_steps_that_denoise_compile(name: str) -> None:
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
     # JAX's kernel is causal.
     assert programs.layout.attention == "tiles"
-    assert programs.buckets[0].tokens >= config.canvas_tokens
+    assert programs.buckets[0].tokens >= config.canvas_grain
     for bucket in (programs.buckets[0], programs.buckets[-1]):
         found = compile_and_read(programs.lower(bucket))
         assert found.kernels == kernel_count(config)
         assert found.layer_sums == 0
+
+
+def test_steps_that_denoise_noise_compile() -> None:
+    config = SHAPES["diffusiongemma-26b-a4b"].shortened(6)
+    mesh = topology("v6e:2x4").mesh
+    programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
+    [bucket] = [b for b in programs.buckets if (b.tokens, b.choices) == (256, 256)]
+    found = compile_and_read(programs.lower(bucket))
+    assert found.layer_sums == 0
+    # No weights are copied.
+    assert found.temporary_bytes < 0.5 * programs.weight_bytes()
 
 
 @pytest.mark.parametrize("weights", ["float", "int8"])

@@ -3,9 +3,12 @@
 SDAR: `block_diffusion_generate` of JetAstra/SDAR's generate.py at 59549b1, with
 `low_confidence_dynamic` and as many denoising steps as a block has tokens. Fast-dLLM v2:
 `batch_sample` of NVlabs/Fast-dLLM's v2/generation_functions.py, without its cache of sub-blocks.
-Both are for one sequence here, neither knows a KV cache, and neither chooses the mask.
+DiffusionGemma: `generate` of transformers 5.24, with `EntropyBoundSampler` and
+`StableAndConfidentStoppingCriteria`. All are for one sequence here, and none knows a KV cache or
+chooses a mask. Random numbers are this project's.
 """
 
+import random
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ import numpy as np
 from tests.models.reference_decoder import ReferenceDecoder
 
 from blockdraft_models.decoder.sampling import gumbel_noise, seed_words
-from blockdraft_models.diffusion import Diffusion
+from blockdraft_models.diffusion import MaskDiffusion, NoiseDiffusion
 from blockdraft_models.sampling_options import GREEDY, Sampling
 
 Sample = Callable[[np.ndarray, int], tuple[int, float]]
@@ -29,17 +32,27 @@ def completion(
 ) -> list[int]:
     """Return what a prompt is completed to: `count` tokens, or up to one that stops."""
     diffusion = reference.config.diffusion
-    assert diffusion is not None
+    if isinstance(diffusion, NoiseDiffusion):
+        return _ended(_diffusion_gemma(reference, diffusion, list(prompt), count, sampling), stops)
+    assert isinstance(diffusion, MaskDiffusion)
     run = _fast_dllm if diffusion.shifted else _sdar
     tokens = run(reference, diffusion, list(prompt), len(prompt) + count, sampling, stops)
-    output = tokens[len(prompt) :][:count]
+    return _ended(tokens[len(prompt) :][:count], stops)
+
+
+def _ended(output: list[int], stops: frozenset[int]) -> list[int]:
     ends = [index + 1 for index, token in enumerate(output) if token in stops]
     return output[: ends[0]] if ends else output
 
 
-def _sampler(diffusion: Diffusion, sampling: Sampling, step: int) -> Sample:
-    seed = (sampling.seed + step * 0x9E3779B97F4A7C15) % 2**64
+def _noise(sampling: Sampling, step: int, after: int, token_count: int) -> np.ndarray:
+    words = jnp.asarray(seed_words((sampling.seed + step * 0x9E3779B97F4A7C15) % 2**64))[None]
+    ids = jnp.arange(token_count, dtype=jnp.int32)
+    noise = gumbel_noise(words, jnp.array([after + 1], jnp.int32), ids)
+    return np.asarray(noise[0], np.float64)
 
+
+def _sampler(diffusion: MaskDiffusion, sampling: Sampling, step: int) -> Sample:
     def sample(logits: np.ndarray, after: int) -> tuple[int, float]:
         scaled = np.where(np.arange(len(logits)) == diffusion.mask_token_id, -np.inf, logits)
         scaled = scaled / (sampling.temperature or 1.0)
@@ -47,10 +60,7 @@ def _sampler(diffusion: Diffusion, sampling: Sampling, step: int) -> Sample:
         shares /= shares.sum()
         if not sampling.temperature:
             return int(shares.argmax()), float(shares.max())
-        words = jnp.asarray(seed_words(seed))[None]
-        ids = jnp.arange(len(logits), dtype=jnp.int32)
-        noise = gumbel_noise(words, jnp.array([after + 1], jnp.int32), ids)
-        token = int((scaled + np.asarray(noise[0], np.float64)).argmax())
+        token = int((scaled + _noise(sampling, step, after, len(logits))).argmax())
         return token, float(shares[token])
 
     return sample
@@ -58,7 +68,7 @@ def _sampler(diffusion: Diffusion, sampling: Sampling, step: int) -> Sample:
 
 def _sdar(
     reference: ReferenceDecoder,
-    diffusion: Diffusion,
+    diffusion: MaskDiffusion,
     tokens: list[int],
     total: int,
     sampling: Sampling,
@@ -86,7 +96,7 @@ def _sdar(
 
 def _fast_dllm(
     reference: ReferenceDecoder,
-    diffusion: Diffusion,
+    diffusion: MaskDiffusion,
     tokens: list[int],
     total: int,
     sampling: Sampling,
@@ -114,3 +124,46 @@ def _fast_dllm(
                         x[first + place], unknown[place] = x1[place][0], False
                 step += 1
     return x
+
+
+def _diffusion_gemma(
+    reference: ReferenceDecoder,
+    diffusion: NoiseDiffusion,
+    text: list[int],
+    count: int,
+    sampling: Sampling,
+) -> list[int]:
+    prompt, length = len(text), diffusion.canvas_tokens
+    while len(text) < prompt + count:
+        start, seed = len(text), sampling.seed if sampling.temperature else 0
+
+        def initialize(step: int, start: int = start, seed: int = seed) -> list[int]:
+            drawn = random.Random(f"{seed % 2**64} {start} {step}")
+            return [drawn.randrange(diffusion.token_count) for _ in range(length)]
+
+        current, history, shares = initialize(0), [[-1] * length] * diffusion.stable_steps, None
+        for remaining in range(diffusion.most_steps, 0, -1):
+            step = diffusion.most_steps - remaining
+            spread = diffusion.first_temperature - diffusion.last_temperature
+            temperature = diffusion.last_temperature + spread * remaining / diffusion.most_steps
+            logits = reference.canvas_logits(text, current, shares) / temperature
+            shares = np.exp(logits - logits.max(-1, keepdims=True))
+            shares /= shares.sum(-1, keepdims=True)
+            argmax = logits.argmax(-1).tolist()
+            denoiser = argmax
+            if sampling.temperature:
+                noise = [_noise(sampling, step, start + i, len(logits[0])) for i in range(length)]
+                denoiser = (logits / sampling.temperature + np.stack(noise)).argmax(-1).tolist()
+            entropy = -np.sum(np.where(shares > 0, shares * np.log(shares + 1e-300), 0), -1)
+            order = np.argsort(entropy, kind="stable")
+            cumulative = np.cumsum(entropy[order])
+            selected = order[cumulative - entropy[order] <= diffusion.entropy_bound]
+            current = initialize(step + 1)
+            for place in selected:
+                current[place] = denoiser[place]
+            stable = all(canvas == argmax for canvas in history)
+            history = [*history, argmax][1:]
+            if stable and entropy.mean() < diffusion.least_entropy:
+                break
+        text = text + argmax
+    return text[prompt:][:count]

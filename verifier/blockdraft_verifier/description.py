@@ -47,7 +47,7 @@ def drafting_message(engine: Engine) -> pb.Drafting:
 
 def _state(engine: Engine) -> tuple[pb.DraftingState.ValueType, str]:
     drafts = engine.drafts
-    if engine.scheduler.denoises:
+    if engine.scheduler.diffusion is not None:
         reason = f"the target denoises {engine.scheduler.canvas_tokens} tokens at a time"
         return pb.DRAFTING_STATE_WITHOUT_DRAFTER, reason
     if drafts is None:

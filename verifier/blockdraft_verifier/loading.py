@@ -25,7 +25,7 @@ from blockdraft_runtime.settings.verifier import EngineSettings, VerifierSetting
 from blockdraft_runtime.start_progress import Report
 from blockdraft_verifier.computation import Computation, compiler, device_kind
 from blockdraft_verifier.device.runner import ModelRunner
-from blockdraft_verifier.device.sizes import cache_layout, page_size_on_tpu, sized
+from blockdraft_verifier.device.sizes import cache_layout, for_canvases, page_size_on_tpu, sized
 from blockdraft_verifier.drafting.hosted import HostedDrafter
 from blockdraft_verifier.slice.mirror import (
     StepFollower,
@@ -137,6 +137,8 @@ def sized_for(
     The arrays of `beside`, a pytree, are on these devices too.
     """
     engine, limit = settings.engine, decoder.config.max_position_embeddings
+    if decoder.config.diffusion is not None:
+        engine = for_canvases(engine, decoder.config.diffusion)
     if jax.default_backend() == "tpu":
         longest = min(settings.cache.max_model_len or limit, limit)
         size = page_size_on_tpu(engine.page_size, engine.scheduler.max_sequences, longest)
@@ -156,7 +158,12 @@ def sized_for(
         page_bytes=page_bytes,
         budget_bytes=cache_budget_bytes((nnx.state(decoder), beside), state_bytes),
     )
-    longest = engine.scheduler.max_context_tokens
+    longest, diffusion = engine.scheduler.max_context_tokens, decoder.config.diffusion
+    if diffusion is not None and longest <= diffusion.canvas_tokens:
+        raise ValueError(
+            f"a context of {longest} tokens leaves no room beside a canvas of "
+            f"{diffusion.canvas_tokens}"
+        )
     pages = [-(-tokens // engine.page_size) for tokens in (longest, max(1, longest // 8))]
     logger.info(
         "a KV cache of %s: %d sequences of %d tokens, the longest, or %d of %d",

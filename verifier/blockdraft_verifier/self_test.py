@@ -101,7 +101,7 @@ class _Probe:
         by_kernel = runner.layout.attention != "portable"
         chunk = kernel.CONTEXT_BLOCK_TOKENS if by_kernel else portable.CONTEXT_CHUNK_TOKENS
         # Rows are whole canvases.
-        canvas = runner.model.canvas_tokens
+        canvas = runner.model.canvas_grain
         most_span = -(-most_span // canvas) * canvas
         most_start, slots = chunk, range(0)
         if runner.layout.states is not None:
@@ -136,7 +136,7 @@ class _Probe:
 
     def _whole(self, token_count: int) -> int:
         """Return as many tokens as are whole canvases."""
-        canvas = self.runner.model.canvas_tokens
+        canvas = self.runner.model.canvas_grain
         return token_count // canvas * canvas
 
     def _restore(self, slots: Sequence[int]) -> None:
@@ -150,7 +150,7 @@ class _Probe:
 
         There is one signature if all got the same bits.
         """
-        max_rows = min(bucket.rows, bucket.tokens // self.runner.model.canvas_tokens)
+        max_rows = min(bucket.rows, bucket.tokens // self.runner.model.canvas_grain)
         if self.compared_slots:
             max_rows = min(max_rows, self.runner.settings.scheduler.max_sequences)
         live = [count for count in live_rows if count < max_rows]

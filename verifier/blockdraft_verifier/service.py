@@ -101,7 +101,7 @@ class VerifierService(VerifierServiceServicer):
             target_fingerprint=computation.target_fingerprint,
             computation_fingerprint=computation.fingerprint,
             vocabulary_size=served.vocab_size,
-            max_context_tokens=limits.max_context_tokens,
+            max_context_tokens=engine.scheduler.most_tokens,
             max_sequences=limits.max_sequences,
             kv_cache_tokens=engine.settings.num_pages * engine.settings.page_size,
             process=self._process,
@@ -109,7 +109,7 @@ class VerifierService(VerifierServiceServicer):
             drafter=None if engine.drafter is None else drafter_message(engine.drafter),
             drafting=drafting_message(engine),
             adapters=served.adapters,
-            canvas_tokens=engine.scheduler.canvas_tokens if engine.scheduler.denoises else 0,
+            canvas_tokens=engine.scheduler.canvas_tokens if engine.scheduler.diffusion else 0,
         )
 
     @unary_errors
@@ -135,14 +135,14 @@ class VerifierService(VerifierServiceServicer):
     ) -> TokenSequence:
         """Check a request and give it to the engine; raise `ServiceError` if either refuses it."""
         self._refuse_if_draining()
-        limit = served.engine.settings.scheduler.max_context_tokens
+        limit = served.engine.scheduler.most_tokens
         generation_request = parse_request(
             request,
             served.vocab_size,
             limit,
             grammar,
             served.adapters,
-            denoises=served.engine.scheduler.denoises,
+            denoises=served.engine.scheduler.diffusion is not None,
         )
         try:
             return served.engine.submit(generation_request, listener, on_step_end)

@@ -30,12 +30,17 @@ class Reach(NamedTuple):
         """Return the last position that the query at each position sees."""
         return query if self.canvas == 1 else (query // self.canvas + 1) * self.canvas - 1
 
-    def sees(self, key: Int[Array, "..."], query: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Return whether queries see keys, given the positions of both, which broadcast."""
+    def sees(
+        self, key: Int[Array, "..."], query: Int[Array, "..."], first: Int[Array, "..."]
+    ) -> Bool[Array, "..."]:
+        """Return whether queries see keys, given the positions of both, which broadcast.
+
+        The window of a query reaches back from `first`, mostly its own position.
+        """
         visible = key <= self.last(query)
         if not self.window:
             return visible
-        near = query - key < self.window
+        near = first - key < self.window
         return visible & (near if self.applies is None else near | ~self.applies)
 
     def first(self, position: Int[Array, ""]) -> Int[Array, ""]:
@@ -50,6 +55,7 @@ class SideInputs(NamedTuple):
     # Keys and values of another layer, for one without: Float[Array, "tokens kv_heads head_dim"].
     kv: tuple[Array, Array] | None = None
     embedded: Array | None = None  # Float[Array, "tokens width"], the layer's own for each token
+    joint: Array | None = None  # Bool[Array, "tokens"], whether each token is of a canvas
 
 
 NO_SIDE_INPUTS = SideInputs()
@@ -158,7 +164,7 @@ class DenseAttend:
         keys, values = k.reshape(*grouped, head_dim), v.reshape(*grouped, head_dim)
         scores = jnp.einsum("bqkgd,bskd->bkgqs", queries, keys, preferred_element_type=jnp.float32)
         place = jnp.arange(self.length, dtype=jnp.int32)
-        visible = reach.sees(place[None, :], place[:, None])
+        visible = reach.sees(place[None, :], place[:, None], place[:, None])
         scores = jnp.where(visible[None, None, None], scores * head_dim**-0.5, -jnp.inf)
         weights = softmax(scores, reach.sinks).astype(v.dtype)
         attended = jnp.einsum("bkgqs,bskd->bqkgd", weights, values)

@@ -15,7 +15,7 @@ from blockdraft_models.decoder.rope_scaling import (
     RopeScaling,
     YarnScaling,
 )
-from blockdraft_models.diffusion import Diffusion
+from blockdraft_models.diffusion import Diffusion, MaskDiffusion
 
 # Fields that do not change the computed function stay out of fingerprints: the same weights are
 # published under several names, context limits and stop tokens.
@@ -222,9 +222,11 @@ class DecoderConfig:
             raise ValueError(f"num_experts must be at most {_MOST_EXPERTS}, got {self.num_experts}")
         if self.num_experts and not 0 < self.experts_per_token <= self.num_experts:
             raise ValueError(f"{self.experts_per_token} experts of {self.num_experts} per token")
-        if self.diffusion is not None and (self.windows or self.recurrent):
+        mask: tuple[int, ...] = ()
+        if isinstance(self.diffusion, MaskDiffusion):
+            mask = (self.diffusion.mask_token_id,)
+        if self.diffusion is not None and (self.recurrent or (mask and self.windows)):
             raise ValueError("canvases beside windows or states are not supported")
-        mask = () if self.diffusion is None else (self.diffusion.mask_token_id,)
         bos = () if self.bos_token_id is None else (self.bos_token_id,)
         special = *self.eos_token_ids, *bos, *mask
         for token in special:
@@ -315,9 +317,9 @@ class DecoderConfig:
         return self.intermediate_size * max(1, self.experts_per_token)
 
     @property
-    def canvas_tokens(self) -> int:
-        """Number of positions that see each other; 1 without diffusion."""
-        return 1 if self.diffusion is None else self.diffusion.canvas_tokens
+    def canvas_grain(self) -> int:
+        """Number of positions that see each other in any text; 1 if they see what is before."""
+        return 1 if self.diffusion is None else self.diffusion.grain
 
     @property
     def kv_layers(self) -> int:

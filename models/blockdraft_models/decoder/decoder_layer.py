@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float
+from jaxtyping import Array, Bool, DTypeLike, Float
 
 from blockdraft_models.decoder.attention import (
     EVERYTHING,
@@ -24,6 +24,7 @@ from blockdraft_models.decoder.mlp import GatedMLP, shared_expert
 from blockdraft_models.decoder.parallel_experts import ParallelExperts
 from blockdraft_models.decoder.rope import Rotary
 from blockdraft_models.decoder.sharding import EMBED
+from blockdraft_models.diffusion import NoiseDiffusion
 
 
 class DecoderLayer(nnx.Module):
@@ -62,6 +63,10 @@ class DecoderLayer(nnx.Module):
         self.output_scale: nnx.Param[Array] | None = None
         if config.output_scales:
             self.output_scale = nnx.data(parameter(jnp.ones(1, dtype), (None,)))
+        # That of tokens outside of canvases, if theirs is another.
+        self.text_scale: nnx.Param[Array] | None = None
+        if isinstance(config.diffusion, NoiseDiffusion):
+            self.text_scale = nnx.data(parameter(jnp.ones(1, dtype), (None,)))
 
     def __call__(
         self,
@@ -87,7 +92,16 @@ class DecoderLayer(nnx.Module):
             x = x + scaled(_normalized(self.mlp_output_norm, fed), self.residual_scale)
             if self.side_input is not None and side.embedded is not None:
                 x = x + self.side_input(x, side.embedded)
-            return x if self.output_scale is None else x * self.output_scale[...][None], cache
+            return x if self.output_scale is None else x * self._scale(side.joint), cache
+
+    def _scale(self, joint: Bool[Array, " tokens"] | None) -> Float[Array, "tokens_or_1 1"]:
+        """Return the factor of the output of each token."""
+        assert self.output_scale is not None
+        of_canvas: Array = self.output_scale[...][None]
+        if self.text_scale is None:
+            return of_canvas
+        text: Array = self.text_scale[...][None]
+        return text if joint is None else jnp.where(joint[:, None], of_canvas, text)
 
 
 def _normalized(

@@ -64,7 +64,7 @@ class RMSNorm(nnx.Module):
 class UnscaledNorm(RMSNorm):
     """Root-mean-square normalization of heads, and no more."""
 
-    def __init__(self, eps: float, heads: str) -> None:
+    def __init__(self, eps: float, heads: str | None) -> None:
         """Begin without weights."""
         self.eps, self.heads = eps, heads
 

@@ -19,7 +19,9 @@ from blockdraft_models.decoder.layer_embeddings import LayerEmbeddings
 from blockdraft_models.decoder.linear import Embedding, Linear, LowRank
 from blockdraft_models.decoder.products import project
 from blockdraft_models.decoder.rope import Rotary, rotary_tables
+from blockdraft_models.decoder.self_conditioning import CanvasInputs, SelfConditioning
 from blockdraft_models.decoder.sharding import EMBED, VOCAB, Placement
+from blockdraft_models.diffusion import NoiseDiffusion
 
 
 class DecoderOutput(NamedTuple):
@@ -59,6 +61,8 @@ class Decoder(nnx.Module):
         )
         size = config.layer_embedding_size
         self.layer_embeddings = LayerEmbeddings(config, dtype=dtype, rngs=rngs) if size else None
+        noisy = isinstance(config.diffusion, NoiseDiffusion)
+        self.conditioning = SelfConditioning(config, dtype=dtype, rngs=rngs) if noisy else None
         self.norm = norm(config, config.hidden_size, EMBED, dtype)
         head: Linear | None = None
         if not config.tie_word_embeddings:
@@ -104,13 +108,14 @@ class Decoder(nnx.Module):
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
         adapters: Int[Array, " tokens"] | None = None,
+        canvas: CanvasInputs | None = None,
     ) -> DecoderOutput:
         """Run all layers over a flat batch of tokens of any number of sequences.
 
         A position is that of a token in its own sequence. `cache_count` opaque caches are passed
         to `attend`. `capture` lists the layers whose outputs (after the residual) to return, as
         `target_layer_ids` of DFlash checkpoints does. `adapters` is the number of each token's
-        adapter, 0 for none; None for a decoder without.
+        adapter, 0 for none; None for a decoder without. `canvas` are the tokens that are denoised.
         """
         if not all(0 <= layer_id < self.config.num_layers for layer_id in capture):
             raise ValueError(f"cannot capture layers {capture} of {self.config.num_layers}")
@@ -122,13 +127,22 @@ class Decoder(nnx.Module):
         x = self.embedding(token_ids)
         if config.embedding_scale != 1.0:
             x = x * jnp.asarray(config.embedding_scale, x.dtype)
+        if canvas is not None:
+            assert self.conditioning is not None
+            x = self.conditioning(x, canvas)
         embedded = None if self.layer_embeddings is None else self.layer_embeddings(token_ids, x)
         columns = None
         if adapters is not None:
             numbers = np.repeat(np.arange(1, 1 + len(self.adapter_ranks)), self.adapter_ranks)
             columns = adapters[:, None] == numbers[None]
         x, captured, updated = self._run_layers(
-            x, (rotary, local), caches, attend, capture, embedded, columns
+            x,
+            (rotary, local),
+            caches,
+            attend,
+            capture,
+            SideInputs(embedded=embedded, joint=None if canvas is None else canvas.joint),
+            columns,
         )
         hidden = self.norm(x)
         if config.logit_divisor != 1.0:
@@ -142,11 +156,12 @@ class Decoder(nnx.Module):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
-        embedded: Float[Array, "layers tokens width"] | None,
+        inputs: SideInputs,
         columns: Bool[Array, "tokens ranks"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         """Return the last layer's output, the captured layers' outputs and the caches.
 
+        The embeddings of `inputs` are of all layers, Float[Array, "layers tokens width"].
         The second of the rotaries is that of layers with a window, `columns` those of adapters.
         """
         if len(caches) != self.cache_count:
@@ -162,9 +177,12 @@ class Decoder(nnx.Module):
             if self.config.rotated:
                 rotary = rotary.where(self.config.rotated[layer_id])
             keep = keepers[source] if shares else None
-            reach = Reach(window, stored=source != layer_id, canvas=self.config.canvas_tokens)
+            reach = Reach(window, stored=source != layer_id, canvas=self.config.canvas_grain)
+            embedded = inputs.embedded
             side = SideInputs(
-                None if keep is None else keep.kv, None if embedded is None else embedded[layer_id]
+                None if keep is None else keep.kv,
+                None if embedded is None else embedded[layer_id],
+                inputs.joint,
             )
             x, updated[number] = layer(x, rotary, updated[number], keep or attend, reach, side)
             if layer_id in capture:

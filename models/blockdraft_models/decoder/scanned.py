@@ -68,6 +68,7 @@ class ScannedDecoder(Decoder):
         self.config, self.adapter_ranks = decoder.config, decoder.adapter_ranks
         self.embedding = decoder.embedding
         self.layer_embeddings = decoder.layer_embeddings
+        self.conditioning = decoder.conditioning
         self.norm = decoder.norm
         self.head = decoder.head
         layers = list(decoder.layers)
@@ -101,7 +102,7 @@ class ScannedDecoder(Decoder):
         caches: Sequence[LayerCache],
         attend: Attend[LayerCache],
         capture: tuple[int, ...],
-        embedded: Float[Array, "layers tokens width"] | None,
+        inputs: SideInputs,
         columns: Bool[Array, "tokens ranks"] | None,
     ) -> tuple[Float[Array, "tokens hidden"], Float[Array, "tokens captured"], list[LayerCache]]:
         captured_ids = sorted(set(capture))
@@ -120,7 +121,7 @@ class ScannedDecoder(Decoder):
                 choose_adapters(layer, columns)
                 rotary, reach = self._surroundings(rotaries, place, of_layer)
                 keep, kind = KeptKV(attend), place.form.is_global or place.form.recurrent
-                side = SideInputs(kv.get(kind), of_layer.embedded)
+                side = SideInputs(kv.get(kind), of_layer.embedded, inputs.joint)
                 mixing = attend if place.form.recurrent else keep
                 x, caches[kind] = layer(x, rotary, caches[kind], mixing, reach, side)
                 outputs = outputs.at[of_layer.output].set(x)
@@ -138,7 +139,7 @@ class ScannedDecoder(Decoder):
                 matrices, weights = states
                 form, window = self.config.form(layers.start), self.config.window(layers.start)
                 places.append(_Place(form, window, graph, matrices))
-                of_layers.append(self._of_layers(layers, weights, captured_ids, embedded))
+                of_layers.append(self._of_layers(layers, weights, captured_ids, inputs.embedded))
             carry, own_kv = jax.lax.scan(partial(run_period, places), carry, of_layers)
             kv |= jax.tree.map(lambda of_layers: of_layers[-1], own_kv)
         x, updated, outputs = carry
@@ -174,7 +175,7 @@ class ScannedDecoder(Decoder):
     ) -> tuple[Rotary, Reach]:
         """Return the rotations of a layer, and what it sees."""
         rotary, applies = rotaries[place.window > 0], of_layer.applies
-        canvas = self.config.canvas_tokens
+        canvas = self.config.canvas_grain
         reach = Reach(place.window, stored=not place.form.own_kv, canvas=canvas)
         if applies is not None:
             rotary, reach = rotaries[0], Reach(max(self.config.windows), applies)

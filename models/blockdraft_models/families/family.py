@@ -268,7 +268,8 @@ def read_config(family: Family, config: Published, generation: Published) -> Dec
         if config[name] != only:
             value = str(config[name])[:50]
             raise ValueError(f"{name} {value!r} is not supported (supported: {only})")
-    fields = {**published_sizes(family.model_type, config, generation), **family.fields(config)}
+    keys = {**config, "generation_config": generation}
+    fields = {**published_sizes(family.model_type, config, generation), **family.fields(keys)}
     if "rope_theta" not in fields:
         fields |= whole_rope(config)
     longest = _longest(config, fields["rope_scaling"])

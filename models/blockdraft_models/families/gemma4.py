@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from blockdraft_models.diffusion import NoiseDiffusion
 from blockdraft_models.families.family import (
     Family,
     Published,
@@ -92,6 +93,8 @@ def _layer(names: LayerNames) -> Iterator[TensorName]:
     if names.config.num_experts:
         yield from _expert_names(names)
     yield names("output_scale", "layer_scalar", "layer_output_scale.weight", (1,))
+    if isinstance(names.config.diffusion, NoiseDiffusion):
+        yield names.elsewhere("text_scale", "encoder.language_model", "layer_scalar", (1,))
 
 
 def _expert_names(names: LayerNames) -> Iterator[TensorName]:
@@ -114,6 +117,22 @@ def _expert_names(names: LayerNames) -> Iterator[TensorName]:
     ):
         stored = f"experts.{together}_proj", f"ffn_{name}_exps.weight"
         yield names.expert(f"experts.experts.{name}.weight", *stored, cut=cut)
+
+
+def _diffusion(config: Published) -> dict[str, Any]:
+    """Read what DiffusionGemma has further; its generation says how canvases are denoised."""
+    generation = config["generation_config"]
+    published = {
+        "most_steps": generation.get("max_denoising_steps"),
+        "entropy_bound": section(generation, "sampler_config").get("entropy_bound"),
+        "last_temperature": generation.get("t_min"),
+        "first_temperature": generation.get("t_max"),
+        "stable_steps": generation.get("stability_threshold"),
+        "least_entropy": generation.get("confidence_threshold"),
+    }
+    sizes = count(config, "canvas_length"), count(config, "vocab_size")
+    options = {name: value for name, value in published.items() if value is not None}
+    return {**_fields(config), "diffusion": NoiseDiffusion(*sizes, **options)}
 
 
 GEMMA4 = Family(
@@ -157,4 +176,18 @@ GEMMA4 = Family(
         "hidden_activation": "gelu_pytorch_tanh",
         "rope_scaling": None,
     },
+)
+DIFFUSION_GEMMA = Family(
+    "diffusion_gemma_text",
+    _diffusion,
+    _layer,
+    defaults={
+        **GEMMA4.defaults,
+        "canvas_length": 256,
+        "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": True,
+        "final_logit_softcapping": 30.0,
+        "enable_moe_block": True,
+    },
+    only=GEMMA4.only,
 )

@@ -44,7 +44,10 @@ _ENDS = (
     *("<EOT>", "<|eom_id|>"),
 )
 # Models that also take images, and whether their head is by default the embedding.
-_WITH_IMAGES = {"gemma3": True, "gemma4": True, "qwen3_5": False, "qwen3_5_moe": False}
+_WITH_IMAGES = {
+    **{"gemma3": True, "gemma4": True, "diffusion_gemma": True},
+    **{"qwen3_5": False, "qwen3_5_moe": False},
+}
 _WRITTEN = ("llama", "qwen2", "qwen3")
 
 
@@ -58,7 +61,7 @@ def config_from_hf(
     """
     generation, text = generation_config or {}, section(config, "text_config")
     if config.get("model_type") in _WITH_IMAGES and text:
-        shared = ("_name_or_path", "eos_token_id", "bos_token_id")
+        shared = ("_name_or_path", "eos_token_id", "bos_token_id", "canvas_length")
         # Of the text model it says nothing.
         tied = config.get("tie_word_embeddings", _WITH_IMAGES[config["model_type"]])
         defaults = {name: config[name] for name in shared if name in config}

@@ -6,7 +6,7 @@ SDAR (arXiv 2510.06303) was made of Qwen3, Fast-dLLM v2 (arXiv 2509.26328) of Qw
 from collections.abc import Iterator
 from typing import Any
 
-from blockdraft_models.diffusion import Diffusion
+from blockdraft_models.diffusion import MaskDiffusion
 from blockdraft_models.families.family import Family, Published, count, windows
 from blockdraft_models.families.llama import plain_layer
 from blockdraft_models.families.tensors import LayerNames, TensorName
@@ -48,13 +48,13 @@ def _qwen3_moe(config: Published) -> dict[str, Any]:
 
 def _sdar(config: Published) -> dict[str, Any]:
     length, mask = count(config, "block_size"), count(config, "mask_token_id")
-    return {"diffusion": Diffusion(length, length, mask, _SDAR_SHARE)}
+    return {"diffusion": MaskDiffusion(length, length, mask, _SDAR_SHARE)}
 
 
 def _fast_dllm(config: Published) -> dict[str, Any]:
     length, mask = count(config, "bd_size"), count(config, "mask_token_id")
     part = min(length, _FAST_DLLM_PART)
-    diffusion = Diffusion(length, part, mask, _FAST_DLLM_SHARE, shifted=True)
+    diffusion = MaskDiffusion(length, part, mask, _FAST_DLLM_SHARE, shifted=True)
     return {**_qwen2(config), "diffusion": diffusion}
 
 

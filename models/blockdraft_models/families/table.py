@@ -6,7 +6,7 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.families.deepseek import DEEPSEEK_V3, GLM4_MOE_LITE
 from blockdraft_models.families.family import Family
 from blockdraft_models.families.gemma3 import GEMMA3
-from blockdraft_models.families.gemma4 import GEMMA4
+from blockdraft_models.families.gemma4 import DIFFUSION_GEMMA, GEMMA4
 from blockdraft_models.families.gpt_oss import GPT_OSS
 from blockdraft_models.families.granite import GRANITE
 from blockdraft_models.families.llama import LLAMA, MISTRAL
@@ -26,6 +26,7 @@ from blockdraft_models.families.smollm3 import SMOLLM3
 from blockdraft_models.families.tensors import (
     LayerNames,
     TensorName,
+    conditioning_names,
     embedding_name,
     final_norm_name,
     head_name,
@@ -34,7 +35,7 @@ from blockdraft_models.families.tensors import (
 
 FAMILIES: tuple[Family, ...] = (
     *(LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
-    *(GEMMA3, GEMMA4, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
+    *(GEMMA3, GEMMA4, DIFFUSION_GEMMA, GPT_OSS, GRANITE, OLMO2, OLMO3, PHI3, SMOLLM3),
     *(DEEPSEEK_V3, GLM4_MOE_LITE, GLM4_MOE, MINIMAX_M2, SDAR, SDAR_MOE, FAST_DLLM),
 )
 
@@ -76,6 +77,7 @@ def tensor_names(config: DecoderConfig) -> Iterator[TensorName]:
     family = family_of_model_type(config.family)
     yield embedding_name(config)
     yield from layer_embedding_names(config)
+    yield from conditioning_names(config)
     for layer in range(config.num_layers):
         yield from family.layer(LayerNames(config, layer))
     yield final_norm_name(config)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockdraft_models.decoder.config import DecoderConfig
+from blockdraft_models.diffusion import NoiseDiffusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,21 @@ def layer_embedding_names(config: DecoderConfig) -> Iterator[TensorName]:
             yield TensorName(*names, shape)
 
 
+def conditioning_names(config: DecoderConfig) -> Iterator[TensorName]:
+    """Yield the names of what conditions canvases, if they begin as noise."""
+    if not isinstance(config.diffusion, NoiseDiffusion):
+        return
+    hidden, inner = config.hidden_size, config.of_layer(0).intermediate_size
+    for ours, theirs, shape in (
+        ("norm.scale", "pre_norm", (hidden,)),
+        ("mlp.gate.weight", "gate_proj", (inner, hidden)),
+        ("mlp.up.weight", "up_proj", (inner, hidden)),
+        ("mlp.down.weight", "down_proj", (hidden, inner)),
+    ):
+        stored = f"model.self_conditioning.{theirs}.weight"
+        yield TensorName(f"conditioning.{ours}", stored, "", shape)
+
+
 class LayerNames:
     """Names of a layer's weights, made from their names within the layer."""
 
@@ -135,6 +151,12 @@ class LayerNames:
         """Return the names of a weight from those within the layer."""
         path, hf, gguf = map(".".join, zip(self._places, (ours, theirs, ggml), strict=True))
         return TensorName(path, hf, gguf, shape, **form)
+
+    def elsewhere(self, ours: str, part: str, theirs: str, shape: tuple[int, ...]) -> TensorName:
+        """Return the names of a weight in another part of a Hugging Face model."""
+        path, body, _ = self._places
+        stored = f"{part}.{body.removeprefix('model.')}.{theirs}"
+        return TensorName(f"{path}.{ours}", stored, "", shape)
 
     def expert(
         self, ours: str, theirs: str, ggml: str, *, in_out: bool = False, **form: Any

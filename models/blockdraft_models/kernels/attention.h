@@ -18,10 +18,13 @@ struct Shape {
   float scale;
 };
 
-// The tokens of one row from `token` on, at positions from `position` on, and their key head.
+// The tokens of one row from `token` on, at positions from `position` on, and their key head; the
+// positions where the row begins and ends, and whether all of it sees each other.
 struct Tile {
   int64_t token, count, position, kv_head;
   const int32_t* pages;
+  int64_t begin, end;
+  bool joint;
 };
 
 // An online softmax (Milakov and Gimelshein 2018) over chunks of keys: each query by itself, in a
@@ -37,11 +40,12 @@ void attend(const Shape& shape, const Tile& tile, const T* q, const float* cache
   std::vector<int64_t> first(lanes), last(lanes, -1);  // keys that a query sees
   for (int64_t i = 0; i < queries; i++) {
     const int64_t position = tile.position + i / group;
-    first[i] = shape.window ? std::max<int64_t>(0, position - shape.window + 1) : 0;
-    last[i] = (position / shape.canvas + 1) * shape.canvas - 1;
+    const int64_t from = tile.joint ? tile.begin : position;
+    first[i] = shape.window ? std::max<int64_t>(0, from - shape.window + 1) : 0;
+    last[i] = tile.joint ? tile.end - 1 : (position / shape.canvas + 1) * shape.canvas - 1;
     const int64_t head = tile.kv_head * group + i % group;
-    const T* from = q + ((tile.token + i / group) * shape.heads + head) * dim;
-    for (int64_t d = 0; d < dim; d++) columns[d * lanes + i] = widened(from[d]) * shape.scale;
+    const T* row = q + ((tile.token + i / group) * shape.heads + head) * dim;
+    for (int64_t d = 0; d < dim; d++) columns[d * lanes + i] = widened(row[d]) * shape.scale;
   }
   const int64_t end = last[queries - 1] + 1;
   auto key = [&](int64_t position) {

@@ -39,9 +39,10 @@ def attention(
     page_table: Int[Array, "rows max_pages"],
     window: Int[Array, "1"],
     sinks: Float[Array, " heads_or_none"],
+    joint: Int[Array, " rows_or_none"],
     canvas: int,
 ) -> Float[Array, "tokens heads head_dim"]:
-    """Attend as `ragged_paged_attention` does; a window of 0 is none."""
+    """Attend as `ragged_paged_attention` does; a window of 0 is none, and `joint` 1 or 0."""
     call = jax.ffi.ffi_call("blockdraft_attention", jax.ShapeDtypeStruct(q.shape, q.dtype))
-    operands = q, cache, row_starts, context_lengths, page_table, window, sinks
+    operands = q, cache, row_starts, context_lengths, page_table, window, sinks, joint
     return call(*operands, canvas=np.int64(canvas))

@@ -133,12 +133,12 @@ ffi::Error normalize_call(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   });
 }
 
-// Causal attention of rows of tokens, each to the pages of its own sequence; those of a canvas see
-// each other. What of `q` belongs to no row becomes zero.
+// Causal attention of rows of tokens, each to the pages of its own sequence; those of a canvas,
+// or of a joint row, see each other. What of `q` belongs to no row becomes zero.
 ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ffi::F32> cache,
                           ffi::Buffer<ffi::S32> row_starts, ffi::Buffer<ffi::S32> context_lengths,
                           ffi::Buffer<ffi::S32> page_table, ffi::Buffer<ffi::S32> window,
-                          ffi::Buffer<ffi::F32> sinks, ffi::Result<ffi::AnyBuffer> out, int64_t canvas) {
+                          ffi::Buffer<ffi::F32> sinks, ffi::Buffer<ffi::S32> joint, ffi::Result<ffi::AnyBuffer> out, int64_t canvas) {
   const auto dims = q.dimensions();
   const int64_t slots = cache.dimensions()[2];
   const Shape shape{dims[1],
@@ -156,10 +156,11 @@ ffi::Error attention_call(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::Buffer<ff
     const int64_t start = row_starts.typed_data()[row], stop = row_starts.typed_data()[row + 1];
     const int64_t before = context_lengths.typed_data()[row] - (stop - start);
     const int32_t* pages = page_table.typed_data() + row * most_pages;
+    const bool whole = joint.element_count() && joint.typed_data()[row];
     for (int64_t token = start; token < stop; token += kTileTokens) {
       const int64_t count = std::min(kTileTokens, stop - token), position = before + token - start;
       for (int64_t head = 0; head < shape.kv_heads; head++)
-        tiles.push_back({token, count, position, head, pages});
+        tiles.push_back({token, count, position, head, pages, before, before + stop - start, whole});
       operations += 2 * count * shape.heads * shape.head_dim * (position + count);
     }
   }
@@ -210,5 +211,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(blockdraft_attention, attention_call,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<int64_t>("canvas"));

@@ -29,6 +29,7 @@ from transformers.utils import logging
 from blockdraft_models.decoder.attention import Attend, DenseAttend, LayerCache, Reach
 from blockdraft_models.decoder.linear import parameter
 from blockdraft_models.decoder.model import Decoder, DecoderOutput
+from blockdraft_models.decoder.self_conditioning import CanvasInputs
 from blockdraft_models.decoder.sharding import Placement
 from blockdraft_models.errors import CheckpointError
 from blockdraft_models.torch_target.products import use_our_products
@@ -109,8 +110,9 @@ class TorchDecoder(Decoder):
         attend: Attend[LayerCache],
         capture: tuple[int, ...] = (),
         adapters: Array | None = None,
+        canvas: CanvasInputs | None = None,
     ) -> DecoderOutput:
-        """Run all layers, without adapters; see `Decoder`."""
+        """Run all layers, without adapters and canvases; see `Decoder`."""
         call = _Call(attend, dict(enumerate(caches)))
         self._run(call, input_ids=token_ids[None], position_ids=positions[None])
         if call.updated.keys() != call.caches.keys():

@@ -37,11 +37,13 @@ _ALL = slice(None)
 _MOST_NAMED = 5
 _ROPE_FACTORS = "rope_freqs.weight"
 # Places of the body and of the head, in models that also take images or sound too; there the other
-# parts are left out. The last is that of Gemma 4, and of what transformers 5 writes.
+# parts are left out. The third is that of Gemma 4, and of what transformers 5 writes, the last of
+# DiffusionGemma.
 _PLACES = (
     ("model.", ""),
     ("language_model.model.", "language_model."),
     ("model.language_model.", ""),
+    ("model.decoder.", "model."),
 )
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -54,6 +56,7 @@ _OTHER_MODELS = tuple(
     for model in (
         *("vision_tower", "multi_modal_projector", "embed_vision"),
         *("audio_tower", "embed_audio", "visual", "mtp"),
+        *("encoder.vision_tower", "encoder.embed_vision", "encoder.language_model"),
     )
 )
 # GGUF stores Llama 3's scaling only as per-frequency divisors; these are the published settings.

@@ -38,14 +38,22 @@ class Row:
         return cls(heads.normal(rng, length, heads.count), k, k if heads.latent else v)
 
     def attended(
-        self, window: int = 0, sinks: np.ndarray | None = None, canvas: int = 1
+        self,
+        window: int = 0,
+        sinks: np.ndarray | None = None,
+        canvas: int = 1,
+        *,
+        joint: bool = False,
     ) -> np.ndarray:
         """Return what its tokens see, in float64."""
         (length, heads, dim), (context, kv_heads, _) = self.q.shape, self.k.shape
         out = np.zeros(self.q.shape)
         for index, head in np.ndindex(length, heads):
             end = (context - length + index) // canvas * canvas + canvas
-            seen = slice(max(0, end - window) if window else 0, end)
+            first = max(0, end - window) if window else 0
+            if joint:
+                first, end = max(0, context - length + 1 - window) if window else 0, context
+            seen = slice(first, end)
             key, value = (
                 part[seen, head * kv_heads // heads].astype(np.float64) for part in (self.k, self.v)
             )

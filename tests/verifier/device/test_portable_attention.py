@@ -38,7 +38,7 @@ def random_row(rng: np.random.Generator, length: int, context: int, kv_heads: in
     return Row.random(rng, Heads(HEADS, kv_heads, HEAD_DIM), length, context)
 
 
-@partial(jax.jit, static_argnums=5)
+@partial(jax.jit, static_argnums=(5, 6))
 def run(
     q: Float[Array, "tokens heads head_dim"],
     k: Float[Array, "tokens kv_heads head_dim"],
@@ -46,11 +46,12 @@ def run(
     cache: Float[Array, "pages page_size kv_slots head_dim"],
     batch: RaggedBatch,
     canvas: int = 1,
+    window: int = 0,
 ) -> tuple[
     Float[Array, "tokens heads head_dim"], Float[Array, "pages page_size kv_slots head_dim"]
 ]:
     cache = write_kv(cache, k, v, batch.slots)
-    return attend(q, cache, batch, Reach(canvas=canvas)), cache
+    return attend(q, cache, batch, Reach(window, canvas=canvas)), cache
 
 
 @dataclass
@@ -69,6 +70,8 @@ def run_paged(
     rng: np.random.Generator,
     stale: float = float(STALE),
     canvas: int = 1,
+    window: int = 0,
+    joint: list[bool] | None = None,
 ) -> Ran:
     """Run rows (None: padding) over a cache whose pages are dealt out at random."""
     max_pages = -(-MAX_CONTEXT // page_size)
@@ -106,7 +109,9 @@ def run_paged(
         jnp.asarray(table),
         jnp.asarray(slots),
     )
-    out, after = run(*(jnp.asarray(array) for array in (q, k, v, before)), batch, canvas)
+    if joint is not None:
+        batch = batch._replace(joint=jnp.asarray(joint + [False] * (ROWS - len(joint))))
+    out, after = run(*(jnp.asarray(array) for array in (q, k, v, before)), batch, canvas, window)
     outs = [np.asarray(out)[a:b] for a, b in itertools.pairwise(row_starts)]
     kv = np.stack([k, v], axis=2).reshape(TOKENS, 2 * kv_heads, HEAD_DIM)
     total = row_starts[-1]
@@ -227,6 +232,24 @@ def test_positions_of_a_canvas_see_each_other_beside_any_rows(canvas: int, seed:
         np.testing.assert_array_equal(alone.out[0], ran.out[index])
 
 
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_of_a_joint_row_see_each_other_beside_any_rows(window: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows: list[Row | None] = [
+        random_row(rng, length, int(rng.integers(length, MAX_CONTEXT + 1)), 2)
+        for length in rng.permutation([12, 9, 7]).tolist()
+    ]
+    joint = [True, False, True]
+    ran = run_paged(rows, 16, 2, rng, window=window, joint=joint)
+    for index, row in enumerate(rows):
+        assert row is not None
+        expected = row.attended(window, joint=joint[index])
+        np.testing.assert_allclose(ran.out[index], expected, rtol=1e-5, atol=1e-5)
+        alone = run_paged([row], 16, 2, rng, window=window, joint=[joint[index]])
+        np.testing.assert_array_equal(alone.out[0], ran.out[index])
+
+
 @pytest.mark.parametrize("applies", [None, False, True])
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize("window", [0, 1, 70])
@@ -268,7 +291,7 @@ def test_tiles_hold_every_token_once_and_never_two_rows(rows: int, tokens: int) 
                 jnp.zeros(tokens, jnp.int32),
             )
         )
-        row, token, position = (np.asarray(array) for array in tiles)
+        row, token, position, *_ = (np.asarray(array) for array in tiles)
         seen = {}
         for tile, row_of_tile in enumerate(row):
             for at, where in zip(token[tile], position[tile], strict=True):

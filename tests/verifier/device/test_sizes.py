@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings
-from blockdraft_verifier.device.sizes import page_size_on_tpu, sized
+from blockdraft_models.diffusion import MaskDiffusion, NoiseDiffusion
+from blockdraft_runtime.settings.verifier import CacheSettings, EngineSettings, SchedulerSettings
+from blockdraft_verifier.device.sizes import for_canvases, page_size_on_tpu, sized
 
 PAGE_BYTES = 1000
 ENGINE = EngineSettings()
@@ -91,3 +92,15 @@ def test_one_sequence_of_full_length_always_fits(
 def test_two_sizes_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="exclude each other"):
         CacheSettings(kv_cache_bytes=1, num_pages=1)
+
+
+def test_pages_and_steps_hold_canvases() -> None:
+    settings = EngineSettings(page_size=16, scheduler=SchedulerSettings(max_step_tokens=64))
+    masks, noise = MaskDiffusion(32, 8, 0, 0.9), NoiseDiffusion(256, 1000)
+    of_masks = for_canvases(settings, masks)
+    assert (of_masks.page_size, of_masks.scheduler.max_step_tokens) == (32, 96)
+    of_noise = for_canvases(settings, noise)
+    assert (of_noise.page_size, of_noise.scheduler.max_step_tokens) == (16, 257)
+    # What is large enough stays.
+    assert for_canvases(of_masks, masks) == of_masks
+    assert for_canvases(settings, MaskDiffusion(4, 4, 0, 0.9)) == settings

@@ -47,7 +47,11 @@ KINDS = [
 
 
 def attend(
-    rng: np.random.Generator, heads: Heads, rows: list[Row], reach: Reach
+    rng: np.random.Generator,
+    heads: Heads,
+    rows: list[Row],
+    reach: Reach,
+    joint: list[bool] | None = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return what the kernel and the portable attention make of rows, their pages at random."""
     pages = rng.permutation(NUM_PAGES)
@@ -66,6 +70,8 @@ def attend(
         q[starts[index] : starts[index + 1]] = row.q
     arrays = (starts, contexts, table, np.zeros(TOKENS))
     batch = RaggedBatch(*(jnp.asarray(array, jnp.int32) for array in arrays))
+    if joint is not None:
+        batch = batch._replace(joint=jnp.asarray(joint + [False] * (ROWS - len(joint))))
     held = rounded_to_fp8(jnp.asarray(cache)) if heads.fp8 else jnp.asarray(cache, heads.dtype)
     operands = jnp.asarray(q, heads.dtype), held, batch
     compiled = heads, reach.window, reach.canvas
@@ -140,6 +146,22 @@ def test_positions_of_a_canvas_see_each_other(canvas: int) -> None:
         attended = attend(rng, kind, rows, Reach(canvas=canvas))
         for row, ours, expected in zip(rows, *attended, strict=True):
             exact = row.attended(canvas=canvas)
+            np.testing.assert_allclose(ours, exact, rtol=2e-2, atol=2e-2)
+            np.testing.assert_allclose(ours, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("window", [0, WINDOW])
+def test_tokens_of_a_joint_row_see_each_other(window: int) -> None:
+    rng, kind = np.random.default_rng(window), KINDS[1]
+    joint = [True, False, True]
+    for step in (
+        [(8, 8), (8, BLOCK + 4), (16, BLOCK + 8)],
+        [(20, BLOCK + 100), (1, 300), (11, 2 * BLOCK + 1)],
+    ):
+        rows = [Row.random(rng, kind, *sizes) for sizes in step]
+        attended = attend(rng, kind, rows, Reach(window), joint)
+        for index, (row, ours, expected) in enumerate(zip(rows, *attended, strict=True)):
+            exact = row.attended(window, joint=joint[index])
             np.testing.assert_allclose(ours, exact, rtol=2e-2, atol=2e-2)
             np.testing.assert_allclose(ours, expected, rtol=2e-2, atol=2e-2)
 

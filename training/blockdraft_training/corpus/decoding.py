@@ -136,7 +136,9 @@ class RowAttend:
         values = cache.values.at[row, head, position].set(v.astype(cache.values.dtype), mode="drop")
         queries = q.reshape(rows, kv_heads, heads // kv_heads, head_dim).astype(keys.dtype)
         scores = jnp.einsum("rkgd,rkds->rkgs", queries, keys, preferred_element_type=jnp.float32)
-        visible = reach.sees(jnp.arange(keys.shape[-1], dtype=jnp.int32)[None, :], position)
+        visible = reach.sees(
+            jnp.arange(keys.shape[-1], dtype=jnp.int32)[None, :], position, position
+        )
         scores = jnp.where(visible[:, None, None], scores * head_dim**-0.5, -jnp.inf)
         weights = softmax(scores[..., None, :], reach.sinks)[..., 0, :].astype(values.dtype)
         mixed = jnp.einsum("rkgs,rksd->rkgd", weights, values, preferred_element_type=jnp.float32)

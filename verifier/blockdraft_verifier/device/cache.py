@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -50,6 +51,8 @@ class CacheLayout:
     of_global: "CacheLayout | None" = None
     windowed: tuple[bool, ...] = ()
     states: StateLayout | None = None  # of layers that have a state instead of keys and values
+    # The signals of canvases, [slots canvas hidden], if they begin as noise.
+    signals: jax.ShapeDtypeStruct | None = None
 
     @classmethod
     def of(
@@ -180,13 +183,19 @@ class PagedCache(NamedTuple):
     layers: LayerCaches  # keys and values
     tokens: Array  # Int[Array, "pages page_size"], for penalties
     states: list[DeltaCache]  # of sequences, in layers that recur
+    # Float[Array, "slots canvas hidden"], of the last step of each canvas; see `CanvasInputs`.
+    signals: Array | None = None
 
 
 def allocate_cache(layout: CacheLayout) -> PagedCache:
     """Return the zeroed cache."""
     tokens = jnp.zeros((layout.num_pages, layout.page_size), jnp.int32, device=layout.replicated)
     states = [] if layout.states is None else layout.states.allocate()
-    return PagedCache(allocate_kv(layout), tokens, states)
+    signals = None
+    if layout.signals is not None:
+        shape, dtype = layout.signals.shape, layout.signals.dtype
+        signals = jnp.zeros(shape, dtype, device=layout.replicated)
+    return PagedCache(allocate_kv(layout), tokens, states, signals)
 
 
 def cache_places(layout: CacheLayout) -> Any:
@@ -196,7 +205,7 @@ def cache_places(layout: CacheLayout) -> Any:
     if layout.stacked:
         layers = [LayeredCache(stack, whole) for stack in layers]
     states: Any = [] if layout.states is None else layout.states.places()
-    return PagedCache(layers, whole, states)
+    return PagedCache(layers, whole, states, None if layout.signals is None else whole)
 
 
 def allocate_kv(layout: CacheLayout) -> LayerCaches:

@@ -24,6 +24,14 @@ class Penalties(NamedTuple):
     presence: Float[Array, " rows"]  # 0 for none
 
 
+class CanvasRows(NamedTuple):
+    """Of each row that is a canvas, and was noise at first."""
+
+    slot: Int[Array, " rows"]  # where its signal is
+    follows: Bool[Array, " rows"]  # whether it has one, of the step before
+    temperature: Float[Array, " rows"]  # 1 for other rows
+
+
 class StepInputs(NamedTuple):
     """Everything that every step needs besides weights and cache."""
 
@@ -47,6 +55,7 @@ class StepInputs(NamedTuple):
     state_copies: Array | None = None
     # Number of each token's adapter, Int[Array, " tokens"]; None for a target without adapters.
     adapters: Array | None = None
+    canvases: CanvasRows | None = None  # None for a target whose canvases are no noise
 
 
 def pack(
@@ -58,6 +67,7 @@ def pack(
     max_pages: int,
     states: StateLayout | None = None,
     has_adapters: bool = False,
+    has_noise: bool = False,
 ) -> StepInputs:
     """Return the step inputs of `rows`, padded to `bucket`, which holds them.
 
@@ -115,10 +125,11 @@ def pack(
     if has_adapters:
         adapters = _zeros(bucket.tokens)
         adapters[:total] = np.repeat(_numbers(r.adapter for r in requests), lengths)
+    joint, canvases = _packed_canvases(rows, bucket.rows) if has_noise else (None, None)
     return StepInputs(
         token_ids,
         positions,
-        RaggedBatch(row_starts, context_lengths, page_table, slots),
+        RaggedBatch(row_starts, context_lengths, page_table, slots, joint),
         choice_token,
         choice_row,
         first_choice,
@@ -131,7 +142,20 @@ def pack(
         state_slots,
         state_copies,
         adapters,
+        canvases,
     )
+
+
+def _packed_canvases(rows: Sequence[Row], row_count: int) -> tuple[Any, CanvasRows]:
+    """Return whether each row is a canvas, and the inputs of those."""
+    joint: Any = np.zeros(row_count, bool)
+    slot, follows, temperature = _zeros(row_count), joint.copy(), joint + np.float32(1)
+    for index, row in enumerate(rows):
+        canvas = row.sequence.canvas
+        if canvas is not None and row.canvas_count:
+            joint[index], slot[index] = True, row.sequence.state_slot
+            follows[index], temperature[index] = canvas.step_count > 0, canvas.temperature
+    return joint, CanvasRows(slot, follows, temperature)
 
 
 def _packed_states(rows: Sequence[Row], row_count: int, most_copies: int) -> tuple[Any, Any]:

@@ -48,6 +48,8 @@ class RaggedBatch(NamedTuple):
     page_table: Int[Array, "rows max_pages"]
     # Cache slot of each token, `page * page_size + offset`; out of range for padding.
     slots: Int[Array, " tokens"]
+    # Bool[Array, "rows"], whether all tokens of a row see each other; None if those of none do.
+    joint: Array | None = None
 
     def moved(self, pages: Int[Array, ""], page_size: int, total_pages: int) -> "RaggedBatch":
         """Return the same batch in a cache of `total_pages`, `pages` pages further on."""
@@ -67,6 +69,10 @@ class QueryTiles(NamedTuple):
     # Flat index of each query of each tile; out of range for padding.
     token: Int[Array, "tiles tile_tokens"]
     position: Int[Array, "tiles tile_tokens"]  # position of each query in its sequence
+    # Position of the last key that a query sees, and the one that its window reaches back from:
+    # mostly its own.
+    last: Int[Array, "tiles tile_tokens"]
+    first: Int[Array, "tiles tile_tokens"]
 
 
 def cut_into_tiles(batch: RaggedBatch, token_count: int, tile_tokens: int) -> QueryTiles:
@@ -88,7 +94,13 @@ def cut_into_tiles(batch: RaggedBatch, token_count: int, tile_tokens: int) -> Qu
     live = (offset < lengths[row][:, None]) & (tile < ends[-1])[:, None]
     token = jnp.where(live, starts[row][:, None] + offset, token_count)
     position = (batch.context_lengths - lengths)[row][:, None] + offset
-    return QueryTiles(row, token, jnp.where(live, position, -1))
+    position = last = first = jnp.where(live, position, -1)
+    if batch.joint is not None:
+        joint = batch.joint[row][:, None] & live
+        ends = batch.context_lengths[row][:, None]
+        last = jnp.where(joint, ends - 1, position)
+        first = jnp.where(joint, ends - lengths[row][:, None], position)
+    return QueryTiles(row, token, position, last, first)
 
 
 def in_tiles(
@@ -153,7 +165,8 @@ def attend(
             width = jnp.where(applies, width, 0)
         scores = jnp.zeros(0, jnp.float32) if sinks is None else sinks
         rows = batch.row_starts, batch.context_lengths, batch.page_table
-        return calls.attention(q, cache, *rows, width, scores, canvas)
+        joint = jnp.zeros(0, jnp.int32) if batch.joint is None else batch.joint.astype(jnp.int32)
+        return calls.attention(q, cache, *rows, width, scores, joint, canvas)
 
     window, canvas, dynamic = reach.window, reach.canvas, (reach.applies, reach.sinks)
     on_cpu = in_kernel if in_kernels() else in_tiles
@@ -177,7 +190,10 @@ def ragged_paged_attention(
     kv_heads = max(1, cache.shape[2] // 2)
     tile_count, tile_tokens = tiles.token.shape
     queries = in_tiles(q, tiles, kv_heads).astype(jnp.float32) * head_dim**-0.5
-    positions = reach.last(jnp.repeat(tiles.position, heads // kv_heads, axis=1))
+    last, first = (
+        jnp.repeat(positions, heads // kv_heads, axis=1)
+        for positions in (reach.last(tiles.last), tiles.first)
+    )
     if reach.sinks is not None:
         # One sink per row of a tile's products; the rows are (query, head of the group).
         sinks = jnp.tile(reach.sinks.reshape(kv_heads, -1), (1, tile_tokens))
@@ -185,16 +201,19 @@ def ragged_paged_attention(
     padding = -tile_count % _TILES_TOGETHER
     # No shape of what follows depends on that of the batch, but for the number of tiles.
     queries = jnp.pad(queries, ((0, padding), (0, 0), (0, 0), (0, 0)))
-    positions = jnp.pad(positions, ((0, padding), (0, 0)), constant_values=-1)
+    last, first = (
+        jnp.pad(positions, ((0, padding), (0, 0)), constant_values=-1)
+        for positions in (last, first)
+    )
     page_tables = jnp.pad(batch.page_table[tiles.row], ((0, padding), (0, 0)))
 
     def attend(index: Int[Array, ""], out: Array) -> Array:
-        first = index * _TILES_TOGETHER
-        group = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=_TILES_TOGETHER)
+        start = index * _TILES_TOGETHER
+        group = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=_TILES_TOGETHER)
         attended = _attend_to_context(
-            group(queries), group(positions), group(page_tables), cache, reach
+            group(queries), group(last), group(first), group(page_tables), cache, reach
         )
-        return jax.lax.dynamic_update_slice_in_dim(out, attended, first, 0)
+        return jax.lax.dynamic_update_slice_in_dim(out, attended, start, 0)
 
     # Live tiles come first.
     live_count = jnp.sum(tiles.position[:, 0] >= 0, dtype=jnp.int32)
@@ -205,7 +224,8 @@ def ragged_paged_attention(
 
 def _attend_to_context(
     queries: Float[Array, "tiles kv_heads queries head_dim"],
-    positions: Int[Array, "tiles queries"],
+    last: Int[Array, "tiles queries"],
+    first: Int[Array, "tiles queries"],
     page_table: Int[Array, "tiles max_pages"],
     cache: Float[Array, "pages page_size kv_slots head_dim"],
     reach: Reach,
@@ -227,7 +247,7 @@ def _attend_to_context(
         key, value = kv[:, :, :, 0], kv[:, :, :, -1]
         scores = jnp.einsum("tkqd,tckd->tkqc", queries, key)
         key_position = index * chunk_tokens + jnp.arange(chunk_tokens, dtype=jnp.int32)
-        visible = reach.sees(key_position[None, None, :], positions[:, :, None])
+        visible = reach.sees(key_position[None, None, :], last[:, :, None], first[:, :, None])
         scores = jnp.where(visible[:, None], scores, -jnp.inf)
         new_top = jnp.maximum(top, scores.max(axis=-1))
         # A query with nothing visible yet has top = -inf; keep the exponent finite.
@@ -240,12 +260,12 @@ def _attend_to_context(
 
     shape = queries.shape[:3]
     state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
-    chunk_count = (jnp.max(positions) + chunk_tokens) // chunk_tokens
-    first: int | Int[Array, ""] = 0
+    chunk_count = (jnp.max(last) + chunk_tokens) // chunk_tokens
+    first_chunk: int | Int[Array, ""] = 0
     if reach.window:
         # Chunks that no window reaches back to are left out; they would add nothing.
-        first = reach.first(jnp.min(jnp.where(positions < 0, FAR, positions))) // chunk_tokens
-    top, total, mixed = jax.lax.fori_loop(first, chunk_count, attend_to_chunk, state)
+        first_chunk = reach.first(jnp.min(jnp.where(last < 0, FAR, first))) // chunk_tokens
+    top, total, mixed = jax.lax.fori_loop(first_chunk, chunk_count, attend_to_chunk, state)
     if reach.sinks is not None:
         total = total + jnp.exp(reach.sinks[None] - jnp.where(jnp.isneginf(top), 0.0, top))
     out: Array = mixed / jnp.where(total == 0.0, 1.0, total)[..., None]

@@ -21,9 +21,7 @@ from blockdraft_models.diffusion import Diffusion
 from blockdraft_models.kept_programs import KeptPrograms
 from blockdraft_models.processor import usable_cores
 from blockdraft_models.words import Words, to_words
-from blockdraft_protos.v1.inference_pb2 import TokenLogProb, TokenLogProbs
 from blockdraft_runtime.settings.verifier import EngineSettings
-from blockdraft_verifier.device.accept import LogProbs
 from blockdraft_verifier.device.buckets import Bucket, all_buckets, bucket_for, least_step_tokens
 from blockdraft_verifier.device.cache import LayeredCache, allocate_cache
 from blockdraft_verifier.device.feature_form import (
@@ -34,12 +32,14 @@ from blockdraft_verifier.device.feature_form import (
     split,
 )
 from blockdraft_verifier.device.feeding import lower_feed, takes_chosen_tokens
+from blockdraft_verifier.device.log_probs import split_log_probs
 from blockdraft_verifier.device.packing import StepInputs, pack, reading
 from blockdraft_verifier.device.sizes import cache_layout
 from blockdraft_verifier.device.states import lower_copies
 from blockdraft_verifier.device.step import StepOutputs, TargetStep
 from blockdraft_verifier.device.step_runner import LaunchedStep, MeasuredSteps, StepResult
 from blockdraft_verifier.device.token_limits import LimitsPacker, TokenLimits, no_limits
+from blockdraft_verifier.scheduling.canvas import CanvasChoices
 from blockdraft_verifier.scheduling.row import Row, RowResult
 from blockdraft_verifier.slice.mirror import StepLeader, byte_count, from_bytes
 
@@ -154,7 +154,7 @@ class ModelRunner:
         """
         limits = self.settings.scheduler
         self._features, self.max_block = features.placed(self.layout.mesh), max_block
-        least = max(least_step_tokens(jax.default_backend()), self.model.canvas_tokens)
+        least = max(least_step_tokens(jax.default_backend()), self.model.canvas_grain)
         self.buckets = all_buckets(limits.max_sequences, limits.max_step_tokens, max_block, least)
         self._served = self.buckets
         step = TargetStep(self._graph, self.layout, self._max_pages, self._features, max_block)
@@ -225,7 +225,7 @@ class ModelRunner:
     ) -> StepResult:
         meanwhile()
         verdict = jax.tree.map(np.ndarray.tolist, jax.device_get(_verdict(outputs)))
-        accepted, bonus, choices, shares = verdict
+        accepted, bonus, choices, denoised = verdict
         # A step that was launched ahead began when the one before it had ended.
         ended = time.perf_counter()
         seconds, self._last_read = ended - max(started, self._last_read), ended
@@ -235,13 +235,15 @@ class ModelRunner:
             after_rejected = choices[first - row.draft_count + right : first]
             result = RowResult(right, token, tuple(after_rejected))
             if row.canvas_count:
-                canvas = slice(first - row.canvas_count, first)
-                result = replace(result, choices=choices[canvas], shares=shares[canvas])
+                part = slice(first - row.canvas_count, first)
+                likeliest = denoised.likeliest[part] if denoised.likeliest else ()
+                canvas = CanvasChoices(choices[part], denoised.scores[part], likeliest)
+                result = replace(result, canvas=canvas)
             results.append(result)
         final = [
             row.known_count + result.accepted for row, result in zip(rows, results, strict=True)
         ]
-        log_probs, prompt_log_probs = _split_log_probs(rows, results, outputs)
+        log_probs, prompt_log_probs = split_log_probs(rows, results, outputs)
         features = split(outputs.features, final)
         return StepResult(results, features, log_probs, seconds, prompt_log_probs)
 
@@ -298,6 +300,7 @@ class ModelRunner:
             max_pages=self._max_pages,
             states=self.layout.states,
             has_adapters=bool(self.adapter_ranks),
+            has_noise=self.layout.signals is not None,
         )
 
     def _execute(
@@ -365,46 +368,4 @@ class ModelRunner:
 
 def _verdict(outputs: StepOutputs) -> tuple[Any, ...]:
     """Return the outputs that the host reads of every step."""
-    return outputs.accepted, outputs.bonus, outputs.choices, outputs.shares
-
-
-def _split_log_probs(
-    rows: Sequence[Row], results: Sequence[RowResult], outputs: StepOutputs
-) -> tuple[list[list[TokenLogProbs]], list[list[TokenLogProbs]]]:
-    """Return each row's log probabilities, of gained tokens and of the prompt's, if wanted."""
-    gained: list[list[TokenLogProbs]] = [[] for _ in rows]
-    prompt: list[list[TokenLogProbs]] = [[] for _ in rows]
-    if not any(row.scored or row.sequence.request.log_probs is not None for row in rows):
-        return gained, prompt
-    arrays = jax.device_get(outputs.log_probs)
-    first = 0
-    for index, (row, result) in enumerate(zip(rows, results, strict=True)):
-        request = row.sequence.request
-        if request.log_probs is not None:
-            chosen = first + row.choice_count - row.draft_count - 1
-            tokens = (*row.drafted[: result.accepted], result.next_token)
-            gained[index] = _entries(arrays, chosen, tokens, request.log_probs)
-        if row.scored:
-            count = request.prompt_log_probs or 0
-            prompt[index] = _entries(arrays, first, row.scored_tokens, count)
-        first += row.choice_count
-    return gained, prompt
-
-
-def _entries(
-    arrays: LogProbs, first: int, token_ids: Sequence[int], count: int
-) -> list[TokenLogProbs]:
-    """Return the log probabilities of tokens, chosen one after another from choice `first` on."""
-    choices = slice(first, first + len(token_ids))
-    chosen, ids = arrays.chosen[choices].tolist(), arrays.top_ids[choices, :count].tolist()
-    top = arrays.top[choices, :count].tolist()
-    return [
-        TokenLogProbs(
-            chosen=TokenLogProb(token_id=token_id, log_prob=log_prob),
-            alternatives=[
-                TokenLogProb(token_id=rival, log_prob=rival_log_prob)
-                for rival, rival_log_prob in zip(rivals, log_probs, strict=True)
-            ],
-        )
-        for token_id, log_prob, rivals, log_probs in zip(token_ids, chosen, ids, top, strict=True)
-    ]
+    return outputs.accepted, outputs.bonus, outputs.choices, outputs.denoised

@@ -1,11 +1,16 @@
 """The context length, and the form and number of pages, from the model and the memory."""
 
+import math
 from dataclasses import replace
 
+import jax
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
+from blockdraft_models.diffusion import Diffusion, NoiseDiffusion
 from blockdraft_models.executables import next_power_of_two
 from blockdraft_models.precision import cache_dtype
 from blockdraft_runtime.settings.process import Size, size_text
@@ -24,7 +29,7 @@ _LARGEST_PAGE_TOKENS = 512
 def cache_layout(decoder: Decoder, settings: EngineSettings, mesh: Mesh | None) -> CacheLayout:
     """Return the layout of the cache of a target whose weights are on the devices of a mesh."""
     scanned, dtype = isinstance(decoder, ScannedDecoder), cache_dtype(decoder.dtype)
-    return CacheLayout.of(
+    layout = CacheLayout.of(
         decoder.config,
         settings.num_pages,
         settings.page_size,
@@ -41,6 +46,26 @@ def cache_layout(decoder: Decoder, settings: EngineSettings, mesh: Mesh | None) 
             snapshots=settings.state_snapshots,
         ),
     )
+    slots = settings.scheduler.max_sequences
+    return replace(layout, signals=canvas_signals(decoder.config, slots, decoder.dtype))
+
+
+def canvas_signals(
+    config: DecoderConfig, slots: int, dtype: DTypeLike
+) -> jax.ShapeDtypeStruct | None:
+    """Return the signals of so many canvases, None if they do not begin as noise."""
+    if not isinstance(config.diffusion, NoiseDiffusion):
+        return None
+    shape = slots, config.diffusion.canvas_tokens, config.hidden_size
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def for_canvases(settings: EngineSettings, diffusion: Diffusion) -> EngineSettings:
+    """Return the settings with pages of whole canvases, and steps that hold one beside a prompt."""
+    limits, page_size = settings.scheduler, math.lcm(settings.page_size, diffusion.grain)
+    least = diffusion.most_row_tokens + diffusion.grain
+    scheduler = replace(limits, max_step_tokens=max(limits.max_step_tokens, least))
+    return replace(settings, page_size=page_size, scheduler=scheduler)
 
 
 def page_size_on_tpu(page_size: int, max_sequences: int, max_tokens: int) -> int:

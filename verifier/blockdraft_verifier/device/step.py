@@ -29,7 +29,7 @@ from blockdraft_verifier.device.cache import (
     allocate_cache,
     cache_places,
 )
-from blockdraft_verifier.device.denoising import denoise
+from blockdraft_verifier.device.denoising import Denoised, canvas_inputs, denoise
 from blockdraft_verifier.device.feature_form import FeatureForm, cut, final_positions_first
 from blockdraft_verifier.device.logits_processing import bias_logits, mask_logits, process_logits
 from blockdraft_verifier.device.packing import StepInputs, pack
@@ -56,8 +56,7 @@ class StepOutputs(NamedTuple):
     choices: Int[Array, " choices"]
     log_probs: LogProbs
     features: tuple[Float[Array, "piece feature_width"], ...]
-    # The probabilities of the choices, Float[Array, " choices"], of a target that denoises.
-    shares: Array | None = None
+    denoised: Denoised | None = None  # of a target that denoises
 
 
 def _choices(
@@ -90,20 +89,6 @@ def _choices(
         has_options, choose, lambda: first_greatest(logits)
     )
     return choices
-
-
-def _denoised(
-    logits: Float[Array, "choices vocab"],
-    inputs: StepInputs,
-    limits: TokenLimits,
-    mask_token_id: int,
-) -> tuple[Int[Array, " choices"], Float[Array, " choices"]]:
-    """Return the choices of a step that denoises, and their probabilities."""
-    biased = jax.lax.cond(
-        inputs.rules_wanted[0], lambda: bias_logits(logits, inputs, limits), lambda: logits
-    )
-    position = inputs.positions[inputs.choice_token] + 1
-    return denoise(biased, position, inputs.choice_row, inputs.sampling, mask_token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +128,7 @@ class TargetStep:
             max_pages=self.max_pages,
             states=layout.states,
             has_adapters=bool(decoder.adapter_ranks),
+            has_noise=layout.signals is not None,
         )
         limits = no_limits(bucket, decoder.config.vocab_size)
         small = to_words(inputs), limits
@@ -185,6 +171,9 @@ class TargetStep:
         decoder, token_count = nnx.merge(self.graph, weights), inputs.token_ids.shape[0]
         attend = PagedAttend(inputs.batch, self.layout, inputs.state_slots)
         caches = [*cache.layers, *cache.states]
+        signals, canvas = cache.signals, None
+        if signals is not None:
+            canvas, slot, offset = canvas_inputs(inputs, signals)
         output = decoder(
             inputs.token_ids,
             inputs.positions,
@@ -192,19 +181,28 @@ class TargetStep:
             attend,
             self.features.layer_ids,
             inputs.adapters,
+            canvas,
         )
         logits = decoder.logits(output.hidden[inputs.choice_token])
 
         tokens = cache.tokens.reshape(-1).at[inputs.batch.slots].set(inputs.token_ids, mode="drop")
         count = len(cache.layers)
         layers, states = output.caches[:count], output.caches[count:]
-        cache = PagedCache(layers, tokens.reshape(cache.tokens.shape), states)
+        cache = PagedCache(layers, tokens.reshape(cache.tokens.shape), states, signals)
         max_drafts = max(1, self.max_block - 1)
-        diffusion, shares = decoder.config.diffusion, None
-        if diffusion is None:
+        denoised = None
+        if decoder.config.diffusion is None:
             choices = _choices(logits, inputs, limits, cache.tokens, max_drafts)
         else:
-            choices, shares = _denoised(logits, inputs, limits, diffusion.mask_token_id)
+            biased = jax.lax.cond(
+                inputs.rules_wanted[0], lambda: bias_logits(logits, inputs, limits), lambda: logits
+            )
+            choices, denoised = denoise(decoder, biased, inputs)
+            if denoised.signal is not None and signals is not None:
+                place = slot[inputs.choice_token], offset[inputs.choice_token]
+                signals = signals.at[place].set(denoised.signal, mode="drop")
+                cache = cache._replace(signals=signals)
+                denoised = denoised._replace(signal=None)
         following = inputs.token_ids[jnp.minimum(inputs.choice_token + 1, token_count - 1)]
         accepted, bonus = count_accepted(
             choices, following, inputs.first_choice, inputs.draft_count, max_drafts
@@ -217,7 +215,7 @@ class TargetStep:
             # Rounded before and after: what the drafter would have computed from raw features.
             final = projection(final).astype(FEATURE_DTYPE)
         pieces = cut(final, first=inputs.first_choice.shape[0])
-        return StepOutputs(accepted, bonus, choices, log_probs, pieces, shares), cache
+        return StepOutputs(accepted, bonus, choices, log_probs, pieces, denoised), cache
 
 
 def _described(array: Any) -> jax.ShapeDtypeStruct:

@@ -91,18 +91,23 @@ def ragged_paged_attention(
     window = jnp.int32(reach.window or FAR)
     if reach.applies is not None:
         window = jnp.where(reach.applies, window, FAR)
-    start = jnp.maximum(tiles.position[:, 0], 0)
-    first = jnp.maximum(start - window + 1, 0) // (pages * page_size)
-    last_page = jnp.maximum(jnp.max(reach.last(tiles.position), axis=1), 0) // page_size
+    start, origin = (jnp.maximum(place[:, 0], 0) for place in (tiles.position, tiles.first))
+    first = jnp.maximum(origin - window + 1, 0) // (pages * page_size)
+    last_page = jnp.maximum(jnp.max(reach.last(tiles.last), axis=1), 0) // page_size
+    # Of each tile whose queries see each other: where its window reaches back from, and its end.
+    joint = jnp.zeros(1, jnp.int32)
+    if batch.joint is not None:
+        ends = jnp.where(batch.joint[tiles.row], tiles.last[:, 0], -1)
+        joint = jnp.stack([origin, ends], axis=1).reshape(-1)
     steps = jnp.max(last_page // pages - first) + 1
     live_tiles = jnp.maximum(jnp.sum(tiles.position[:, 0] >= 0, dtype=jnp.int32), 1)
-    scalars = tiles.row, start, first, last_page, window[None], batch.page_table
+    scalars = tiles.row, start, first, last_page, window[None], batch.page_table, joint
 
     def of_tile(tile: Any, step: Any, *scalars: Any) -> tuple[Any, ...]:
         return tile, 0, 0, 0
 
     def of_page(number: int, tile: Any, step: Any, *scalars: Any) -> tuple[Any, ...]:
-        row, _, first, last_page, _, table = scalars
+        row, _, first, last_page, _, table, _ = scalars
         last = last_page[tile]
         # Asking for the page that is there already costs nothing.
         block = jnp.minimum(first[tile] + step, last // pages)
@@ -117,6 +122,7 @@ def ragged_paged_attention(
             scale=head_dim**-0.5,
             values=values,
             canvas=reach.canvas,
+            has_joint=batch.joint is not None,
         ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
@@ -152,6 +158,7 @@ def _kernel(
     last_page: Any,
     window: Any,
     table: Any,
+    joint: Any,
     queries: Any,
     sinks: Any,
     *rest: Any,
@@ -160,6 +167,7 @@ def _kernel(
     scale: float,
     values: int,
     canvas: int,
+    has_joint: bool,
 ) -> None:
     """Fold some pages of one tile's context into the running softmax of every head.
 
@@ -197,8 +205,12 @@ def _kernel(
                 position = start[tile] + token
                 if canvas > 1:
                     position += canvas - 1 - jax.lax.rem(position, jnp.int32(canvas))
-                distance = position - block * size - key
-                visible = (distance >= 0) & (distance < window[0])
+                far = near = position - block * size - key
+                if has_joint:
+                    end, together = joint[2 * tile + 1], joint[2 * tile + 1] >= 0
+                    near = jnp.where(together, end - block * size - key, near)
+                    far = jnp.where(together, joint[2 * tile] - block * size - key, far)
+                visible = (near >= 0) & (far < window[0])
                 rows = head, slice(begin, begin + _ROWS)
                 scores = jax.lax.dot_general(
                     queries[rows], keys, _OVER_LAST, preferred_element_type=jnp.float32

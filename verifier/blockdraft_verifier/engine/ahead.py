@@ -69,7 +69,7 @@ class StepsAhead:
         new_pages = len(sequences) + scheduler.settings.max_step_tokens // scheduler.pages.page_size
         return (
             not scheduler.waiting
-            and not scheduler.denoises
+            and scheduler.diffusion is None
             and new_pages <= scheduler.pages.available
             and not any(s.grammar is not None for s in sequences)
             and not any(s.decoding and self._can_draft(s) for s in sequences)

@@ -1,9 +1,10 @@
 """A sequence's part of a step: what runs, what the target made of it, and what that changed."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blockdraft_models.diffusion import NoiseDiffusion
 from blockdraft_models.sampling_options import Sampling
+from blockdraft_verifier.scheduling.canvas import CanvasChoices
 from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 from blockdraft_verifier.scheduling.states import StateCopy
 
@@ -72,6 +73,8 @@ class Row:
     @property
     def chooses(self) -> bool:
         """Whether the row reaches the newest token, so that the target's choice continues it."""
+        if isinstance(self.sequence.diffusion, NoiseDiffusion):
+            return False
         return self.start + self.known_count == len(self.sequence.tokens)
 
 
@@ -82,9 +85,7 @@ class RowResult:
     accepted: int
     next_token: int
     after_rejected: tuple[int, ...] = ()  # its choice after each drafted token not accepted
-    # Of a canvas: its choice for each token, and their probabilities.
-    choices: Sequence[int] = ()
-    shares: Sequence[float] = ()
+    canvas: CanvasChoices | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from blockdraft_models.diffusion import Diffusion
+from blockdraft_models.diffusion import Diffusion, MaskDiffusion, NoiseDiffusion
 from blockdraft_runtime.settings.verifier import SchedulerSettings
-from blockdraft_verifier.scheduling.canvas import Canvas
+from blockdraft_verifier.scheduling.canvas import Canvas, canvas_after
 from blockdraft_verifier.scheduling.grammar import Guided
 from blockdraft_verifier.scheduling.pages import PageAllocator, page_hash, root_name
 from blockdraft_verifier.scheduling.prompts import PromptRoom, prefill_chunk
@@ -52,19 +52,7 @@ class Scheduler:
                 f"{pages.num_pages} pages of {pages.page_size} tokens cannot hold one sequence of "
                 f"{settings.max_context_tokens} tokens"
             )
-        self.canvas_tokens = 1 if diffusion is None else diffusion.canvas_tokens
-        # One to commit, one to denoise, and one of a prompt.
-        if diffusion is not None and settings.max_step_tokens < 3 * self.canvas_tokens:
-            raise ValueError(
-                f"steps of {settings.max_step_tokens} tokens cannot hold three canvases of "
-                f"{self.canvas_tokens}: raise --max-step-tokens"
-            )
-        if pages.page_size % self.canvas_tokens:
-            raise ValueError(
-                f"pages of {pages.page_size} tokens are no whole canvases of {self.canvas_tokens}: "
-                "change --page-size"
-            )
-        self._diffusion = diffusion
+        self.diffusion = diffusion
         self.settings = settings
         self.pages = pages
         self.waiting = WaitingSequences()
@@ -76,9 +64,15 @@ class Scheduler:
         self._turns = 0
 
     @property
-    def denoises(self) -> bool:
-        """Whether sequences are denoised canvas after canvas."""
-        return self._diffusion is not None
+    def most_tokens(self) -> int:
+        """Tokens of the longest sequence; behind them there may have to be room for a canvas."""
+        beyond = isinstance(self.diffusion, NoiseDiffusion)
+        return self.settings.max_context_tokens - beyond * self.canvas_tokens
+
+    @property
+    def canvas_tokens(self) -> int:
+        """Length of a canvas; 1 if the target decodes token after token."""
+        return 1 if self.diffusion is None else self.diffusion.canvas_tokens
 
     @property
     def prompt_tokens(self) -> int:
@@ -90,7 +84,7 @@ class Scheduler:
 
     def add(self, sequence: TokenSequence) -> None:
         """Queue a new sequence."""
-        sequence.canvas_tokens = self.canvas_tokens
+        sequence.diffusion = self.diffusion
         self.waiting.add(sequence)
 
     def remove(self, sequence: TokenSequence) -> None:
@@ -125,9 +119,10 @@ class Scheduler:
         free = [s for s in self.running if not (s.awaiting_draft or s.awaiting_parser)]
         ready = [s for s in free if self._room(s) > 0]
         prompts = sorted((s for s in ready if not s.decoding), key=_background)
-        if self._diffusion is not None:
-            # Canvases are not cut: sequences whose two do not fit have their turn later.
-            fitting = (budget // self.canvas_tokens - bool(prompts)) // 2
+        if self.diffusion is not None:
+            # Canvases are not cut: sequences whose row does not fit have their turn later.
+            spare = self.diffusion.grain if prompts else 0
+            fitting = (budget - spare) // self.diffusion.most_row_tokens
             max_rows = fitting if max_rows is None else min(max_rows, fitting)
         decoding = sorted((s for s in ready if s.decoding), key=lambda s: s.last_turn)[:max_rows]
         for sequence in (*decoding, *prompts):
@@ -142,18 +137,18 @@ class Scheduler:
                 continue  # preempted for an older one
             # Leave one token for each sequence still to come, and one for the oldest prompt.
             room = budget - (len(chosen) - index) - bool(prompts)
-            if self._diffusion is None:
+            if self.diffusion is None:
                 row = self._decode_row(sequence, room, rows)
             else:
-                row = self._canvas_row(sequence, self._diffusion, budget, rows)
+                row = self._canvas_row(sequence, self.diffusion, budget, rows)
             if row is not None:
                 rows.append(row)
                 budget -= len(row.token_ids)
         used = self.settings.max_step_tokens - budget
         if rows and prompts:
             beside = prompt_room(len(rows), used, max(s.committed for s in prompts))
-            # Of a prompt whole canvases are computed, one at least.
-            budget = budget if beside is None else min(budget, max(beside, self.canvas_tokens))
+            least = 1 if self.diffusion is None else self.diffusion.grain
+            budget = budget if beside is None else min(budget, max(beside, least))
         for sequence in prompts:
             if budget <= 0 or sequence in self.preempted[earlier:]:
                 continue
@@ -209,9 +204,10 @@ class Scheduler:
         self._name_pages(sequence)
         if not row.canvas_count:
             return SequenceProgress(row, 0, (), committed)
-        canvas.fill(result.choices, result.shares)
+        assert result.canvas is not None
+        canvas.fill(result.canvas)
         gained = self._until_finished(sequence, canvas.leading(len(sequence.tokens)))
-        if None in canvas.tokens and sequence.finish_reason is None:
+        if not canvas.done and sequence.finish_reason is None:
             return SequenceProgress(row, 0, (), committed)
         sequence.tokens.extend(gained)
         sequence.canvas = None
@@ -233,7 +229,7 @@ class Scheduler:
 
     def _room(self, sequence: TokenSequence) -> int:
         """Tokens that a sequence may still gain."""
-        return min(sequence.remaining, self.settings.max_context_tokens - len(sequence.tokens))
+        return min(sequence.remaining, self.most_tokens - len(sequence.tokens))
 
     def _admit(self) -> None:
         while self.waiting:
@@ -312,11 +308,13 @@ class Scheduler:
 
         Where the latter has to say the first token of the next, it comes alone.
         """
-        start = sequence.committed
-        before, count = tuple(sequence.tokens[start : sequence.whole_count]), 0
-        if not (diffusion.shifted and sequence.whole_count == len(sequence.tokens)):
+        tokens, start = sequence.tokens, sequence.committed
+        begin = diffusion.start(len(tokens))
+        before, count = tuple(tokens[start:begin]), 0
+        follows = isinstance(diffusion, MaskDiffusion) and diffusion.shifted
+        if not (follows and begin == len(tokens)):
             if sequence.canvas is None:
-                sequence.canvas = Canvas.after(sequence.tokens, diffusion)
+                sequence.canvas = canvas_after(tokens, diffusion, sequence.request.sampling)
             before, count = before + sequence.canvas.token_ids, diffusion.canvas_tokens
         if len(before) > budget or not self._grow(sequence, start + len(before), rows):
             return None
@@ -326,15 +324,13 @@ class Scheduler:
         self, sequence: TokenSequence, used: int, budget: int, rows: list[Row]
     ) -> Row | None:
         start = sequence.committed
-        # The last whole canvas is computed beside the first that is denoised.
-        stop = len(sequence.tokens)
-        if self._diffusion is not None:
-            stop = sequence.whole_count - self.canvas_tokens
+        stop, grain = len(sequence.tokens), 1
+        if self.diffusion is not None:
+            stop, grain = self.diffusion.settled(stop), self.diffusion.grain
         count = prefill_chunk(stop - start, used, budget)
-        if self._diffusion is not None:
-            count = max(count // self.canvas_tokens, 1) * self.canvas_tokens
-            if count > budget:
-                return None
+        count = max(count // grain, 1) * grain
+        if count > budget:
+            return None
         scored = sequence.scores_prompt
         if scored:
             count = min(count, self.max_block)
@@ -372,7 +368,7 @@ class Scheduler:
         sequence.page_hashes = []
         sequence.committed = 0
         sequence.names_pages = True
-        sequence.draft = None
+        sequence.draft = sequence.canvas = None
         sequence.awaiting_draft = False
 
     def _name_pages(self, sequence: TokenSequence) -> None:

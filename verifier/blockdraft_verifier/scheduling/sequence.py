@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
+from blockdraft_models.diffusion import Diffusion
 from blockdraft_models.sampling_options import (
     GREEDY,
     NO_RULES,
@@ -171,7 +172,7 @@ class TokenSequence:
     last_turn: int = 0  # number of its last turn; the longest wait is next
     finish_reason: FinishReason | None = None
     grammar: Grammar | None = field(init=False, default=None)  # has consumed the output
-    canvas_tokens: int = 1  # length of a canvas; 1 if the target decodes token after token
+    diffusion: Diffusion | None = None  # None if the target decodes token after token
     canvas: Canvas | None = None  # the one that is denoised
     usage: Usage = field(default_factory=Usage)
 
@@ -199,15 +200,10 @@ class TokenSequence:
 
     @property
     def decoding(self) -> bool:
-        """Whether all tokens but the anchor are committed, or all but the last whole canvas."""
-        if self.canvas_tokens > 1:
-            return self.committed >= self.whole_count - self.canvas_tokens
+        """Whether all tokens but the anchor are committed, or those before a canvas."""
+        if self.diffusion is not None:
+            return self.committed >= self.diffusion.settled(len(self.tokens))
         return self.committed == len(self.tokens) - 1 and self.output_count > 0
-
-    @property
-    def whole_count(self) -> int:
-        """Tokens in whole canvases."""
-        return len(self.tokens) // self.canvas_tokens * self.canvas_tokens
 
     @property
     def scores_prompt(self) -> bool:
