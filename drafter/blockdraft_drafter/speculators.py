@@ -1,7 +1,9 @@
 """Configurations in the format of vLLM's speculators, read as those of a method's first publisher.
 
 Their draft layers are a section of their own, and their capture points the layers whose inputs are
-taken. Source: vllm-project/speculators `src/speculators/models/*/config.py` at c05b95b.
+taken. Sources: vllm-project/speculators `src/speculators/models/*/config.py` at c05b95b; of DFlash
+2, whose fields and tensors have the names of its first publisher, vLLM's reader
+`transformers_utils/configs/speculators`.
 """
 
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ _KIND = "speculators_model_type"
 _ARCHITECTURES = {
     "eagle3": "LlamaForCausalLMEagle3",
     "dflash": "DFlashDraftModel",
+    "dflash2": "DFlash2DraftModel",
     "dspark": "DSparkDraftModel",
 }
 _LAYERS = "transformer_layer_config"

@@ -55,6 +55,8 @@ def rewritten(kind: str, drafter: Drafter[Any], path: Path, **changes: Any) -> P
         fields["mask_token_id"] = config.mask_token_id
         fields["sample_from_anchor"] = config.sample_from_anchor
         fields["markov_rank"] = config.markov_rank
+        nested = published["dflash_config"].items()
+        fields |= {name: it for name, it in nested if name not in OF_DFLASH}
     (path / "config.json").write_text(json.dumps(fields | changes))
     tensors = load_file(path / WEIGHTS)
     if kind == "eagle3":
@@ -63,6 +65,7 @@ def rewritten(kind: str, drafter: Drafter[Any], path: Path, **changes: Any) -> P
     return path
 
 
+OF_DFLASH = ("causal", "mask_token_id", "target_layer_ids")
 NORMS = ("norm_before_residual", "fc_norm", "norm_before_fc")
 DRAFTERS: dict[str, tuple[str, Drafter[Any]]] = {
     "eagle3": ("eagle3", eagle3_drafter(draft_vocab=24, norm_before_residual=True)),
@@ -73,6 +76,18 @@ DRAFTERS: dict[str, tuple[str, Drafter[Any]]] = {
     ),
     "eagle3 for gpt-oss": ("eagle3", eagle3_drafter(norm_before_fc=True)),
     "dflash": ("dflash", random_drafter(drafter_config())),
+    "dflash2": (
+        "dflash2",
+        random_drafter(
+            drafter_config(
+                conv_group_size=16,
+                selector_rank=3,
+                selector_top_k=16,
+                output_multiplier=1.5,
+                final_logit_softcapping=4.0,
+            )
+        ),
+    ),
     "dspark": ("dspark", random_drafter(drafter_config(markov_rank=4, sample_from_anchor=True))),
 }
 
