@@ -20,7 +20,7 @@ from tests.drafter.builders import (
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3
-from blockdraft_drafter.known import known_drafter
+from blockdraft_drafter.known import KNOWN_PAIRS, known_drafter
 from blockdraft_drafter.sources import (
     NoDrafterError,
     obtain_drafter,
@@ -89,6 +89,16 @@ def test_hub_ids(fetched: list[str]) -> None:
         "meta-llama/Llama-3.1-8B-Instruct"
     )
     assert known_drafter("smollm2-135m") is None
+
+
+@pytest.mark.parametrize("target", sorted({pair.target for pair in KNOWN_PAIRS}))
+def test_of_several_auto_takes_the_one_of_the_highest_acceptance(target: str) -> None:
+    first, *others = [pair for pair in KNOWN_PAIRS if pair.target == target]
+    assert known_drafter(target) == (first.drafter if "/" in first.drafter else None)
+    for pair in others:
+        length = first.sampled_acceptance_length
+        assert length is not None
+        assert length >= (pair.sampled_acceptance_length or 1)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--known",
         dest="known_pairs",
         action="store_true",
-        help="instead: list the published pairs of target and drafter that "
-        "`--drafter auto` finds; asks no server",
+        help="instead: list the published pairs of target and drafter; asks no server",
     )
     add_connection_arguments(parser)
 
