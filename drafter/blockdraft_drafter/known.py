@@ -82,6 +82,17 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
     ),
 )
 
+# Their targets by shape (`shape_fingerprint`), which tells copies under other names.
+TARGETS_BY_SHAPE = {
+    "1f4d6b8a45e9019e": "Qwen/Qwen3-4B",
+    "f02e6475e557bcac": "Qwen/Qwen3-8B",
+    "37e4feef689471ea": "Qwen/Qwen3-14B",
+    "5961a4c97cc006ce": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "8043d7cee78078e7": "openai/gpt-oss-20b",
+    "6ee36c89a84efc19": "openai/gpt-oss-120b",
+    "cf5a7b5befbff749": "meta-llama/Llama-3.1-8B-Instruct",
+}
+
 # The name under which a target was published first.
 _EARLIER_NAMES = {"meta-llama/meta-llama-3.1-8b-instruct": "meta-llama/llama-3.1-8b-instruct"}
 

@@ -16,10 +16,11 @@ from blockdraft_drafter.checkpoint import fingerprint, load_drafter, published_a
 from blockdraft_drafter.compiled.definition import DraftConfig, Drafter, MethodDefinition
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.model import EAGLE3
-from blockdraft_drafter.known import known_drafter
+from blockdraft_drafter.known import TARGETS_BY_SHAPE, known_drafter
 from blockdraft_drafter.speculators import publishers_form
 from blockdraft_models.errors import CheckpointError, ResolveError
 from blockdraft_models.weights.files import read_json
+from blockdraft_models.weights.fingerprint import shape_fingerprint
 from blockdraft_models.weights.loading import Checkpoint
 from blockdraft_models.weights.resolve import resolve_target
 
@@ -82,12 +83,22 @@ def find_checkpoint(spec: str, target: Checkpoint, *, target_spec: str) -> Path 
             return shipped
     published = known_drafter(target_spec)
     if published is None:
-        raise NoDrafterError(
-            "no drafter is known for this target: name one with --drafter, or train one with "
-            "`blockdraft train dflash` (docs/training.md)"
-        )
+        raise NoDrafterError(_advice(target))
     logger.info("drafter %s is known for target %s", published, target_spec)
     return resolve_target(published)
+
+
+def _advice(target: Checkpoint) -> str:
+    alike = TARGETS_BY_SHAPE.get(shape_fingerprint(target.config))
+    if alike is not None:
+        return (
+            f"no drafter is known for this target's name, but it is shaped like {alike}: "
+            f"if it is a copy, add --drafter {known_drafter(alike)}"
+        )
+    return (
+        "no drafter is known for this target: name one with --drafter, or train one with "
+        "`blockdraft train dflash` (docs/training.md)"
+    )
 
 
 def obtain_drafter(

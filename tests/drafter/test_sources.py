@@ -16,11 +16,12 @@ from tests.drafter.builders import (
     random_drafter,
     write_drafter,
 )
+from tests.models.decoder.test_config import PUBLISHED
 
 from blockdraft_drafter.dflash.model import DFLASH
 from blockdraft_drafter.eagle3.config import Eagle3Config
 from blockdraft_drafter.eagle3.model import EAGLE3
-from blockdraft_drafter.known import KNOWN_PAIRS, known_drafter
+from blockdraft_drafter.known import KNOWN_PAIRS, TARGETS_BY_SHAPE, known_drafter
 from blockdraft_drafter.sources import (
     NoDrafterError,
     obtain_drafter,
@@ -28,6 +29,7 @@ from blockdraft_drafter.sources import (
     shipped_for,
 )
 from blockdraft_models.errors import ResolveError
+from blockdraft_models.families.published_config import config_from_hf
 
 obtain = partial(obtain_drafter, target=TARGET, block_size=5, num_layers=1, dtype=jnp.float32)
 
@@ -89,6 +91,68 @@ def test_hub_ids(fetched: list[str]) -> None:
         "meta-llama/Llama-3.1-8B-Instruct"
     )
     assert known_drafter("smollm2-135m") is None
+
+
+QWEN3_MOE = {
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 5472,
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rope_theta": 10000000,
+    "vocab_size": 151936,
+}
+GPT_OSS = {
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "vocab_size": 201088,
+}
+# What the `config.json` of each says of its shape.
+PUBLISHED_TARGETS: dict[str, dict[str, Any]] = {
+    **{f"Qwen/{target.name}": target.file() for target in PUBLISHED[5:8]},
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": QWEN3_MOE,
+    "openai/gpt-oss-20b": {**GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
+    "openai/gpt-oss-120b": {**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
+    "meta-llama/Llama-3.1-8B-Instruct": PUBLISHED[0].file(),
+}
+
+
+def advice(published: dict[str, Any]) -> str:
+    """What `auto` says of a target in a folder with this configuration."""
+    target = replace(TARGET, config=config_from_hf(published))
+    with pytest.raises(NoDrafterError) as refusal:
+        obtain("auto", target=target, target_spec="/models/mine")
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("name", PUBLISHED_TARGETS)
+def test_copies_are_recognized_by_their_shape(name: str) -> None:
+    published = PUBLISHED_TARGETS[name]
+    # A copy may say more, and otherwise, of its name and use.
+    copy = {**published, "_name_or_path": "/tmp/x", "eos_token_id": 7, "torch_dtype": "float16"}
+    for config in (published, copy, {**copy, "max_position_embeddings": 8192}):
+        said = advice(config)
+        assert f"shaped like {name}:" in said
+        assert f"--drafter {known_drafter(name)}" in said
+    for size in ("vocab_size", "hidden_size", "num_hidden_layers"):
+        said = advice({**published, size: 2 * published[size], "layer_types": None})
+        assert "shaped like" not in said
+        assert "name one with --drafter" in said
+
+
+def test_all_known_targets_are_recognized() -> None:
+    targets = {pair.target for pair in KNOWN_PAIRS if "/" in pair.drafter}
+    assert set(TARGETS_BY_SHAPE.values()) == targets == set(PUBLISHED_TARGETS)
 
 
 @pytest.mark.parametrize("target", sorted({pair.target for pair in KNOWN_PAIRS}))

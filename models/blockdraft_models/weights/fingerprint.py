@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from blockdraft_models.cache import write_at_once
+from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.families.tensors import TensorName
 from blockdraft_models.processor import usable_cores
 
@@ -77,6 +78,14 @@ def combined(description: str, digests: Iterable[bytes]) -> str:
     for part in digests:
         digest.update(part)
     return digest.hexdigest()[:_HEX_DIGITS]
+
+
+def shape_fingerprint(config: DecoderConfig) -> str:
+    """Identify by 16 hex digits what a decoder computes with whatever weights.
+
+    Copies share it however they are named, stored or quantized, and so do models tuned from one.
+    """
+    return combined(config.canonical_json(), ())
 
 
 def _blocks(name: TensorName, read: RowReader) -> Iterator[Any]:
