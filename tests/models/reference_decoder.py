@@ -39,10 +39,10 @@ class ReferenceDecoder:
         self._canvas: tuple[int, np.ndarray] | None = None
         width = config.global_head_dim or config.head_dim
         self.frequencies = [self._frequency(i, width) for i in range(width // 2)]
-        local = config.local_rope_theta or config.rope_theta
-        self.local_frequencies = [
-            local ** (-2.0 * i / config.head_dim) for i in range(config.head_dim // 2)
-        ]
+        self.local_frequencies = self.frequencies
+        if local := config.local_rope_theta:
+            dims = range(config.head_dim // 2)
+            self.local_frequencies = [local ** (-2.0 * i / config.head_dim) for i in dims]
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Scores after each token of one sequence: float64 [tokens, vocab]."""

@@ -149,6 +149,8 @@ def _experts(names: LayerNames) -> Iterator[TensorName]:
         theirs = f"mlp.experts.{{}}.{name}_proj.weight"
         yield names.expert(ours, theirs, ggml, alternative=second)
     inner = config.shared_expert_size
+    if not inner:
+        return
     for name, sizes in (
         ("gate", (inner, hidden)),
         ("up", (inner, hidden)),

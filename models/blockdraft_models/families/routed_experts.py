@@ -68,8 +68,9 @@ def experts_or_mlp(names: LayerNames) -> Iterator[TensorName]:
     ):
         stored = f"mlp.experts.{{}}.{name}_proj.weight", f"ffn_{name}_exps.weight"
         yield names.expert(f"mlp.{name}.weight", *stored)
-        stored = f"mlp.shared_experts.{name}_proj.weight", f"ffn_{name}_shexp.weight"
-        yield names(f"shared_expert.{name}.weight", *stored, shape)
+        if inner:
+            stored = f"mlp.shared_experts.{name}_proj.weight", f"ffn_{name}_shexp.weight"
+            yield names(f"shared_expert.{name}.weight", *stored, shape)
 
 
 def _router(names: LayerNames, weight: str, correction: str) -> Iterator[TensorName]:
