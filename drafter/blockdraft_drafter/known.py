@@ -47,8 +47,8 @@ def _deepspec(size: str, dspark: float, dflash: float) -> tuple[KnownPair, Known
     qwen3 = f"Qwen/Qwen3-{size}", _APACHE
     name = f"qwen3_{size.lower()}_block7"
     return (
-        KnownPair(*qwen3, f"deepseek-ai/dspark_{name}", "DSpark", _READ, None, dspark, False),
-        KnownPair(*qwen3, f"deepseek-ai/dflash_{name}", "DFlash", _READ, None, dflash, False),
+        KnownPair(*qwen3, f"deepseek-ai/dspark_{name}", "DSpark", _COMPILED, None, dspark, False),
+        KnownPair(*qwen3, f"deepseek-ai/dflash_{name}", "DFlash", _COMPILED, None, dflash, False),
     )
 
 
