@@ -157,6 +157,20 @@ VARIETIES: dict[str, Variety] = {
         [{}],
         (FULL, SLIDING),
     ),
+    "diffusion_gemma_text": (
+        {
+            **HEADS,
+            **WINDOW,
+            "canvas_length": [4],
+            "global_head_dim": [16],
+            "num_global_key_value_heads": [None, 1, 2],
+            "num_experts": [4],
+            "top_k_experts": [2],
+            "moe_intermediate_size": [16],
+        },
+        [{}],
+        (FULL, SLIDING),
+    ),
     "gpt_oss": (
         {**HEADS, **WINDOW, "num_local_experts": [4], "num_experts_per_tok": [1, 2]},
         [{}, YARN],
@@ -247,11 +261,11 @@ def is_in_reference(config: DecoderConfig) -> bool:
 def as_transformers_5(config: dict[str, Any]) -> dict[str, Any]:
     """The same configuration with defaults written out, and a rotation of all layers in one place.
 
-    Those of three families have rotations by kind of layer there.
+    Those of four families have rotations by kind of layer there.
     """
     keys = family_of_model_type(config["model_type"]).keys
     written = {name: value for name, value in keys.items() if value is not None} | config
-    if config["model_type"] not in ("gemma3_text", "gemma4_text", "olmo3"):
+    if config["model_type"] not in ("gemma3_text", "gemma4_text", "diffusion_gemma_text", "olmo3"):
         theta, scaling = written.pop("rope_theta"), written.pop("rope_scaling", None)
         rotation = scaling or written.get("rope_parameters", {})
         written["rope_parameters"] = {"rope_theta": theta, **rotation}
@@ -289,7 +303,7 @@ def test_any_target_is_read_computes_and_has_drafters(family: str, data: st.Data
     assert features.shape[-1] == drafter.feature_width
     assert np.isfinite(features).all()
     assert np.isfinite(logits).all()
-    before = slice((TOKENS - 1) // config.canvas_tokens * config.canvas_tokens)
+    before = slice((TOKENS - 1) // config.canvas_grain * config.canvas_grain)
     np.testing.assert_allclose(logits[1, before], logits[0, before], rtol=1e-4, atol=1e-5)
     assert (logits[1, -1] != logits[0, -1]).any()
     if is_in_reference(config):
