@@ -50,6 +50,7 @@ class Usage:
         prompt_lookup_drafted_tokens: How many of `drafted_tokens` were found by prompt lookup.
         prompt_lookup_accepted_tokens: How many of `accepted_tokens` were found by prompt lookup.
         forced_tokens: How many of `accepted_tokens` were the only ones that the constraint left.
+        denoising_steps: Steps of a target that denoises; it has neither verifications nor drafts.
         proto: The message this was read from.
     """
 
@@ -68,6 +69,7 @@ class Usage:
     prompt_lookup_drafted_tokens: int = 0
     prompt_lookup_accepted_tokens: int = 0
     forced_tokens: int = 0
+    denoising_steps: int = 0
     proto: inference_pb2.Usage | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -94,6 +96,7 @@ class Usage:
             prompt_lookup_drafted_tokens=proto.prompt_lookup_drafted_tokens,
             prompt_lookup_accepted_tokens=proto.prompt_lookup_accepted_tokens,
             forced_tokens=proto.forced_tokens,
+            denoising_steps=proto.denoising_steps,
             proto=proto,
         )
 

@@ -31,7 +31,7 @@ def test_tokens_come_by_canvases_and_survive_the_verifier(service: Service) -> N
         whole = client.generate(TEXT, sampling=options)
         assert len(whole.token_ids) == 120
         # One to four for each of 31 canvases.
-        assert 31 <= whole.usage.verification_steps <= 124
+        assert 31 <= whole.usage.denoising_steps <= 124
         received: list[int] = []
         for event in client.stream(TEXT, sampling=options):
             if not received:

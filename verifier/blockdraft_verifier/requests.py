@@ -194,6 +194,7 @@ def usage_message(sequence: TokenSequence) -> inference_pb2.Usage:
         prompt_lookup_drafted_tokens=usage.prompt_lookup_drafted,
         prompt_lookup_accepted_tokens=usage.prompt_lookup_accepted,
         forced_tokens=usage.forced,
+        denoising_steps=usage.denoising_steps,
     )
 
 

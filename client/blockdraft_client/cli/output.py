@@ -35,6 +35,7 @@ _USAGE = (
         "prompt_lookup_drafted_tokens",
         "prompt_lookup_accepted_tokens",
         "forced_tokens",
+        "denoising_steps",
     ),
     *("acceptance_length", "acceptance_rate", "queue_seconds", "prefill_seconds"),
     *("decode_seconds", "time_to_first_token_seconds", "tokens_per_second"),
@@ -90,6 +91,8 @@ def _log_prob_json(item: "TokenLogProb") -> dict[str, object]:
 def stats_line(usage: "Usage") -> str:
     """Return the figures of one completion in one line."""
     parts = [f"{usage.output_tokens} tokens"]
+    if usage.denoising_steps:
+        parts[0] += f" in {usage.denoising_steps} denoising steps"
     if usage.tokens_per_second is not None:
         parts.append(f"{usage.tokens_per_second:.1f} tokens/s")
     if usage.acceptance_length is not None:

@@ -1298,6 +1298,7 @@ class Usage(_message.Message):
     PROMPT_LOOKUP_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_LOOKUP_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     FORCED_TOKENS_FIELD_NUMBER: _builtins.int
+    DENOISING_STEPS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     output_tokens: _builtins.int
@@ -1316,6 +1317,8 @@ class Usage(_message.Message):
     """How many of accepted_tokens were found by prompt lookup."""
     forced_tokens: _builtins.int
     """How many of accepted_tokens were the only ones that the constraint left; none of these is wrong."""
+    denoising_steps: _builtins.int
+    """Denoising steps, of a target that denoises; it has neither verifications nor drafts."""
     @_builtins.property
     def drafted_per_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How often each position of the draft was drafted, first position first."""
@@ -1358,10 +1361,11 @@ class Usage(_message.Message):
         prompt_lookup_drafted_tokens: _builtins.int = ...,
         prompt_lookup_accepted_tokens: _builtins.int = ...,
         forced_tokens: _builtins.int = ...,
+        denoising_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "step_times", b"step_times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_per_position", b"accepted_per_position", "accepted_tokens", b"accepted_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_time", b"decode_time", "denoising_steps", b"denoising_steps", "drafted_per_position", b"drafted_per_position", "drafted_tokens", b"drafted_tokens", "forced_tokens", b"forced_tokens", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "prompt_lookup_accepted_tokens", b"prompt_lookup_accepted_tokens", "prompt_lookup_drafted_tokens", b"prompt_lookup_drafted_tokens", "prompt_tokens", b"prompt_tokens", "queue_time", b"queue_time", "step_times", b"step_times", "verification_steps", b"verification_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,8 @@ cut off at a stop sequence, the server counts from the messages:
   is the prompt's own pass), `accepted_tokens` and `accepted_per_position` (all tokens of a step but
   the last were accepted drafts), `prompt_lookup_accepted_tokens` and `forced_tokens`
 - lower bounds: `drafted_tokens`, `drafted_per_position` and `prompt_lookup_drafted_tokens`
-  (rejected drafts are never sent, so only the accepted ones are known), `cached_prompt_tokens` (0)
+  (rejected drafts are never sent, so only the accepted ones are known), `cached_prompt_tokens` and
+  `denoising_steps` (0)
 - measured here: `prefill_time` (to the first message, so it includes `queue_time`, which is 0)
   and `decode_time`; `step_times` are 0
 """
@@ -40,6 +41,7 @@ _SUMMED = (
     "prompt_lookup_drafted_tokens",
     "prompt_lookup_accepted_tokens",
     "forced_tokens",
+    "denoising_steps",
 )
 _PER_POSITION = ("drafted_per_position", "accepted_per_position")
 _TIMES = ("queue_time", "prefill_time", "decode_time")
@@ -196,14 +198,16 @@ class CallMeter:
     def usage(self) -> inference_pb2.Usage:
         """Return the usage as known without the verifier's own report."""
         first = self._last if self._first is None else self._first
-        accepted = [size - 1 for size in self._sizes]
+        # Decoding chooses one token a step; a canvas has several, all of them the target's own.
+        denoised = self._sources[inference_pb2.TOKEN_SOURCE_TARGET] > len(self._sizes)
+        accepted = [] if denoised else [size - 1 for size in self._sizes]
         depth = max(accepted, default=0)
         per_position = [sum(count > position for count in accepted) for position in range(depth)]
         return inference_pb2.Usage(
             output_tokens=sum(self._sizes),
             drafted_tokens=sum(accepted),
             accepted_tokens=sum(accepted),
-            verification_steps=max(len(self._sizes) - 1, 0),
+            verification_steps=0 if denoised else max(len(self._sizes) - 1, 0),
             drafted_per_position=per_position,
             accepted_per_position=per_position,
             prompt_lookup_drafted_tokens=self._sources[inference_pb2.TOKEN_SOURCE_PROMPT_LOOKUP],

@@ -116,6 +116,18 @@ def test_steps_that_came_in_one_message_count_as_those_they_are() -> None:
     assert list(each.usage().accepted_per_position) == [1, 1]
 
 
+def test_canvases_are_no_accepted_drafts() -> None:
+    replay = new_replay()
+    for tokens in ((4, 5, 6), (7, 8, 9)):
+        canvas = message(*tokens)
+        canvas.sources.extend([pb.TOKEN_SOURCE_TARGET] * 3)
+        replay.received(canvas, 1.0)
+    replay.broken()
+    usage = replay.usage()
+    assert usage.output_tokens == 6
+    assert (usage.drafted_tokens, usage.verification_steps) == (0, 0)
+
+
 def test_a_call_without_messages_consumed_nothing_but_time() -> None:
     usage = CallMeter(5.0).usage()
     assert usage.output_tokens == 0

@@ -40,12 +40,15 @@ class FinishedStep:
             if usage.first_step_time is None:
                 usage.first_step_time = self.ended_at - self.result.seconds
             follows = usage.first_token_time is not None
-            if row.canvas_count or (change.new_tokens and follows):
+            if row.canvas_count:
+                usage.denoising_steps += 1
+            elif change.new_tokens and follows:
                 usage.count_verification(row.sources, change.accepted)
-                # The time before the first token is counted as a whole.
-                usage.verify_seconds += self.result.seconds if follows else 0.0
-                usage.draft_seconds += self.times.draft if follows else 0.0
-                usage.transport_seconds += self.times.transport if follows else 0.0
+            # The time before the first token is counted as a whole.
+            if follows and (change.new_tokens or row.canvas_count):
+                usage.verify_seconds += self.result.seconds
+                usage.draft_seconds += self.times.draft
+                usage.transport_seconds += self.times.transport
             if change.new_tokens:
                 if not follows:
                     usage.first_token_time = self.ended_at

@@ -80,6 +80,7 @@ class VerifierMetrics:
             "Verifications of one sequence, those without drafted tokens included.",
         )
         self.canvases = counter("canvases", "Canvases of a diffusion target that were denoised.")
+        self.denoising_steps = counter("denoising_steps", "Steps that denoised one canvas each.")
         self.output_tokens = counter("output_tokens", "Tokens generated.")
         self.drafts = counter(
             "drafts",
@@ -175,9 +176,10 @@ class VerifierMetrics:
         self.output_tokens.inc(sum(len(change.new_tokens) for change in progress))
         # The step that ends a prompt gains a token too, but verifies nothing.
         verified = [c for c in progress if c.row.start >= len(c.row.sequence.request.prompt)]
-        denoised = [c for c in progress if c.row.canvas_count]
+        denoised = [change for change in progress if change.row.canvas_count]
         if denoised:
-            verified = denoised
+            verified = []
+            self.denoising_steps.inc(len(denoised))
             self.canvases.inc(sum(bool(change.new_tokens) for change in denoised))
         self.verifications.inc(len(verified))
         drafts: Counter[DraftSource] = Counter()

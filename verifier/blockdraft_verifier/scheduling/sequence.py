@@ -112,6 +112,7 @@ class Usage:
     prompt_lookup_drafted: int = 0
     prompt_lookup_accepted: int = 0
     forced: int = 0
+    denoising_steps: int = 0
     # How often so many tokens were drafted and so many of them accepted.
     _verified: Counter[tuple[int, int]] = field(default_factory=Counter, init=False)
 
