@@ -23,8 +23,8 @@ from blockdraft_models.decoder.stored import Format
 LLAMA3_SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 
 
-def random_decoder(config: DecoderConfig, seed: int = 0) -> Decoder:
-    decoder = Decoder(config, rngs=None)
+def random_decoder(config: DecoderConfig, seed: int = 0, dtype: str = "float32") -> Decoder:
+    decoder = Decoder(config, dtype=dtype, rngs=None)
     # By NumPy: to draw by JAX compiles a program for each shape.
     rng = np.random.default_rng(seed)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jaxtyping import Array
+from tests.compiled_once import own_programs
 from tests.models.builders import random_decoder
 from tests.models.reference_decoder import ReferenceDecoder, params_from_decoder
 from tests.models.tiny import LIKE_GEMMA4, tiny_config
@@ -20,11 +21,12 @@ from tests.verifier.support import TINY_ENGINE, UnhurriedRunner, decode, make_en
 from blockdraft_models.decoder.attention import Reach
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.decoder.scanned import ScannedDecoder
-from blockdraft_models.decoder.self_conditioning import CanvasInputs, mean_embeddings
+from blockdraft_models.decoder.self_conditioning import CanvasInputs
 from blockdraft_models.diffusion import Diffusion, MaskDiffusion, NoiseDiffusion
 from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
+from blockdraft_verifier.device import denoising, step
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 from blockdraft_verifier.self_test import self_test
@@ -53,11 +55,12 @@ ENGINE = replace(
 )
 
 
-def new_decoder(diffusion: Diffusion) -> Decoder:
+def new_decoder(diffusion: Diffusion, dtype: str = "float32") -> Decoder:
     if isinstance(diffusion, NoiseDiffusion):
-        return random_decoder(tiny_config(**LIKE_GEMMA4, num_layers=2, diffusion=diffusion), 3)
+        config = tiny_config(**LIKE_GEMMA4, num_layers=2, diffusion=diffusion)
+        return random_decoder(config, 3, dtype)
     config = tiny_config("qwen3", num_layers=2, diffusion=diffusion)
-    decoder = Decoder(config, rngs=nnx.Rngs(3))
+    decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(3))
     # Without sharper scores no token is ever likely.
     assert decoder.head is not None
     decoder.head.weight[...] *= 3
@@ -148,7 +151,7 @@ def test_scores_of_a_canvas_are_those_of_transformers() -> None:
         )
         logits = decoder.logits(output.hidden)[len(text) :]
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5 * scale)
-        means = mean_embeddings(jax.nn.softmax(logits), decoder.embedding.table[...])
+        means = jax.nn.softmax(logits) @ decoder.embedding.table[...]
         signal = means * decoder.config.embedding_scale
 
 
@@ -223,7 +226,23 @@ def test_biases_hold_at_every_position(diffusion: Diffusion) -> None:
 
 
 @FORMS
-def test_all_steps_give_the_same_bits(diffusion: Diffusion) -> None:
-    runner = UnhurriedRunner(decoder_of(diffusion), ENGINE)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_steps_give_the_same_bits(diffusion: Diffusion, dtype: str) -> None:
+    runner = UnhurriedRunner(new_decoder(diffusion, dtype), ENGINE)
     runner.warm_up(NO_FEATURES, diffusion.canvas_tokens)
     assert self_test(runner, 16).exact
+
+
+def test_canvases_that_round_differently_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = denoising.denoise
+
+    def coarse(decoder: Decoder, logits: Array, inputs: Any) -> Any:
+        """Depend on how many canvases there are."""
+        choices, denoised = exact(decoder, logits, inputs)
+        return choices, denoised._replace(scores=denoised.scores * (1 + len(logits) * 1e-6))
+
+    monkeypatch.setattr(step, "denoise", coarse)
+    with own_programs():
+        runner = UnhurriedRunner(new_decoder(GEMMA), ENGINE)
+        runner.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
+        assert not self_test(runner, 16).exact

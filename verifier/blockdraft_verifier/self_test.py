@@ -9,6 +9,8 @@ left in the cache, and the log probabilities after the last position; on a slice
 the latter alone. If the target has adapters, rows that are compared use the first one, and the
 others the last, or none if there is one only.
 
+If the target denoises noise, a canvas is computed too, by each shape that holds one.
+
 Where layers have a state, rows begin where the text had one, in slots of their own, and go on over
 the end of a chunk. Each shape computes the same positions again in these slots, as after a draft
 that was rejected.
@@ -25,11 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from blockdraft_models.decoder.delta_rule import CHUNK_TOKENS
+from blockdraft_models.diffusion import NoiseDiffusion
+from blockdraft_models.sampling_options import GREEDY
 from blockdraft_verifier.device import kernel_attention as kernel
 from blockdraft_verifier.device import portable_attention as portable
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.exactness import Exactness, find_classes
+from blockdraft_verifier.scheduling.canvas import NoiseCanvas
 from blockdraft_verifier.scheduling.row import Row
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
@@ -54,7 +59,16 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     probe.compute_text()
     live = _LIVE_AT_START if span <= AT_START else _LIVE_ON_REQUEST
     signatures = {bucket: probe.signatures(bucket, live) for bucket in runner.buckets}
-    return find_classes(runner.dtype.name, signatures)
+    canvases = {bucket: probe.canvases(bucket) for bucket in runner.buckets}
+    # Steps that are too small for a canvas differ from none.
+    default = canvases[max(runner.buckets, key=lambda bucket: bucket.tokens)]
+    both = {
+        bucket: {
+            text + canvas for text in signatures[bucket] for canvas in canvases[bucket] or default
+        }
+        for bucket in runner.buckets
+    }
+    return find_classes(runner.dtype.name, both)
 
 
 def enforce(
@@ -158,6 +172,45 @@ class _Probe:
             digest for count in (*live, max_rows) for digest in self._computed(bucket, count)
         }
         return digests | set(self._computed_last(bucket))
+
+    def canvases(self, bucket: Bucket) -> set[bytes]:
+        """Return the signatures of canvases of noise behind the text, alone and side by side.
+
+        Each is computed twice, the second time conditioned by the first. Empty if the step holds
+        none.
+        """
+        diffusion, size = self.runner.diffusion, self.runner.settings.page_size
+        if not isinstance(diffusion, NoiseDiffusion):
+            return {b""}
+        length, limits = diffusion.canvas_tokens, self.runner.settings.scheduler
+        start = min(self.start, limits.max_context_tokens - length) // size * size
+        page_count = -(-length // size)
+        room = len(self.spare_pages) // page_count
+        most_rows = min(bucket.rows, bucket.tokens // length, room, limits.max_sequences)
+        signatures = set()
+        for row_count in {min(1, most_rows), most_rows} - {0}:
+            rows = []
+            for slot in range(row_count):
+                spare = self.spare_pages[slot * page_count :][:page_count]
+                pages = [*self.text_pages[: start // size], *spare]
+                canvas = NoiseCanvas.after(self.text[:start], diffusion, GREEDY)
+                request = GenerationRequest("self-test", self.text[:start])
+                sequence = TokenSequence(0, request, 0.0, pages=pages, state_slot=slot)
+                sequence.diffusion, sequence.canvas = diffusion, canvas
+                rows.append(Row(sequence, start, canvas.token_ids, 0, canvas_count=length))
+            digests = [hashlib.sha256() for _ in rows]
+            for step in range(2):
+                for row in rows:
+                    assert row.sequence.canvas is not None
+                    row.sequence.canvas.step_count = step
+                denoised = self.runner.run_in(bucket, rows).denoised
+                assert denoised is not None
+                for array in (denoised.scores, denoised.likeliest):
+                    values = np.asarray(array)[: row_count * length].reshape(row_count, length)
+                    for digest, of_row in zip(digests, values, strict=True):
+                        digest.update(of_row.tobytes())
+            signatures |= {digest.digest() for digest in digests}
+        return signatures
 
     def _computed(self, bucket: Bucket, live_rows: int) -> Iterator[bytes]:
         # A row of more tokens than compared would need pages that are never compared.

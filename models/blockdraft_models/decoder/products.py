@@ -29,7 +29,7 @@ _OVER_LAST_AXES = (((1,), (1,)), ((), ()))
 # Bits of a sum that are added up at once: as many times 2**18 as an int32 holds.
 _PLACE_BITS = 12
 # Numbers that the widest instructions take at once.
-_VECTOR = 16
+VECTOR = 16
 
 
 def ordered(
@@ -214,6 +214,6 @@ def log_share_sums(x: Float[Array, "rows width"]) -> Float[Array, " rows"]:
     sums = share_sums(x)
     # Logarithms of whole vectors and of single numbers are computed in different ways on CPU.
     # The barriers keep XLA from computing only the rows that are returned.
-    whole = jnp.pad(sums, (0, -sums.shape[0] % _VECTOR), constant_values=1.0)
+    whole = jnp.pad(sums, (0, -sums.shape[0] % VECTOR), constant_values=1.0)
     logs: Array = jax.lax.optimization_barrier(jnp.log(jax.lax.optimization_barrier(whole)))
     return logs[: sums.shape[0]]

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float
@@ -11,9 +10,6 @@ from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.layer import UnscaledNorm, norm
 from blockdraft_models.decoder.mlp import GatedMLP
 from blockdraft_models.decoder.sharding import EMBED
-
-# Rows of a product: always so many, so that a row has the same bits in every step.
-_ROWS = 16
 
 
 class CanvasInputs(NamedTuple):
@@ -40,17 +36,3 @@ class SelfConditioning(nnx.Module):
         """Return the embeddings, those of canvases conditioned."""
         conditioned = self.output_norm(x + self.mlp(self.norm(canvas.signal)))
         return jnp.where(canvas.joint[:, None], conditioned, x)
-
-
-def mean_embeddings(
-    shares: Float[Array, "rows vocab"], table: Float[Array, "vocab hidden"]
-) -> Float[Array, "rows hidden"]:
-    """Return the mean embedding of tokens by their probabilities, a few rows at a time."""
-    count = shares.shape[0]
-    padded = jnp.pad(shares.astype(table.dtype), ((0, -count % _ROWS), (0, 0)))
-
-    def mean(part: Float[Array, "few vocab"]) -> Float[Array, "few hidden"]:
-        return jnp.dot(part, table, preferred_element_type=jnp.float32)
-
-    means: Array = jax.lax.map(mean, padded.reshape(-1, _ROWS, shares.shape[1]))
-    return means.reshape(-1, table.shape[1])[:count].astype(table.dtype)
