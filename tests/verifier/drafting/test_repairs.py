@@ -10,6 +10,7 @@ from tests.verifier.drafting.by_hand import (
 )
 
 from blockdraft_protos.v1 import drafter_pb2 as pb
+from blockdraft_verifier.drafting.draft_caches import MAX_REFUSALS
 from blockdraft_verifier.scheduling.sequence import Draft, TokenSequence
 
 
@@ -124,6 +125,19 @@ def test_a_refusal_is_made_good_from_where_the_drafter_stands(bench: Bench, expe
     bench.assert_usual_again(sequence)
     assert bench.part(sequence).context_start == expected
     assert bench.sync.caches[sequence].cache_id == cache_id
+
+
+def test_a_draft_ends_a_row_of_refusals(bench: Bench) -> None:
+    sequence = bench.sequence(5)
+    cache_id = bench.asked(sequence)
+    for _ in range(2):
+        for _ in range(MAX_REFUSALS):
+            bench.take(change=lambda response: refuse(response, cache_id, 0))
+            bench.asked(sequence)
+        bench.take()
+        sequence.draft = None
+        bench.asked(sequence)
+    assert sequence.draftable
 
 
 @pytest.mark.parametrize("expected", [9, -1])

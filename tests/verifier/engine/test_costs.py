@@ -116,6 +116,11 @@ def test_a_step_takes_no_longer_than_a_larger_one_that_is_known_as_well() -> Non
     assert steps.of(4, 8) == pytest.approx(1.0 / 8, rel=0.01)
 
 
+def test_a_step_of_fewer_rows_says_nothing_of_one_of_more() -> None:
+    steps = StepTimes({Bucket(1, 8, 8): 1.0, Bucket(4, 8, 8): 2.0}, {})
+    assert (steps.of(1, 8), steps.of(2, 8)) == (1.0, 2.0)
+
+
 # Milliseconds by rows and tokens, as on two cores; larger steps take as much more for each token.
 TRUE_MS = {
     (4, 4): 22.3, (4, 8): 25.5, (4, 16): 36.0, (4, 32): 46.0, (4, 64): 62.0,

@@ -32,7 +32,7 @@ from tests.verifier.support import (
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_verifier.engine.loop import Engine
-from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError, followed
+from blockdraft_verifier.scheduling.grammar import Grammar, GrammarError, Guided, followed
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 from blockdraft_verifier.scheduling.token_masks import TokenMasks
 
@@ -145,6 +145,17 @@ def test_the_drafter_is_not_asked_where_all_is_forced(
     assert len(asked) <= 1
     [free] = decode(drafting, [replace(request, grammar=None)])
     assert len(asked) > len(free.tokens) // 2
+
+
+def test_drafts_are_left_out_where_as_many_tokens_are_forced() -> None:
+    compiled = matcher(tiny_tokenizer(), choice_of(["alpha", "albino"]))
+    assert [Grammar(compiled).forces(count) for count in (1, 2, 3)] == [True, True, False]
+
+
+def test_a_parser_of_its_own_is_given_no_drafts() -> None:
+    alone = Grammar(matcher(tiny_tokenizer(), choice_of(["alpha", "albino"])), alone=True)
+    assert not alone.forces(1)
+    assert alone.guide(b"albino", 4) == Guided((), cut=6)
 
 
 def _counted(engine: Engine) -> list[float]:

@@ -69,3 +69,8 @@ def test_masks_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="no token is left"):
         TokenMasks(VOCAB, allowed=(1, 2), min_tokens=1, stop_token_ids=(1, 2))
     TokenMasks(VOCAB, allowed=(1, 2), min_tokens=1, stop_token_ids=(1,))
+
+
+def test_a_bad_word_is_completed_where_nothing_else_is_allowed() -> None:
+    masks = TokenMasks(VOCAB, allowed=(1, 2), bad_words=((1, 1), (1, 2), (2, 2)))
+    assert masks.along([], [1, 2]) == [0b110, 0b110, 0b010]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.verifier.grammars import choice_of, matcher, tiny_tokenizer
 
 from blockdraft_runtime.settings.verifier import DraftPolicy, EngineSettings
 from blockdraft_verifier.device.buckets import Bucket
@@ -192,6 +193,18 @@ def test_what_prompt_lookup_drafted_says_nothing_of_the_drafter() -> None:
     lengths = made("adaptive")
     teach(lengths, decoding(lengths), 0, DraftSource.PROMPT_LOOKUP)
     assert lengths.acceptance == []
+
+
+def test_outputs_with_a_grammar_are_estimated_apart() -> None:
+    lengths = made("adaptive")
+    lengths.costs = CostModel(dict.fromkeys(DEAR, 1.0))
+    lengths.costs.drafts = DraftCosts(8, (0.5,))
+    grammar = matcher(tiny_tokenizer(), choice_of(["alpha", "beta"]))
+    teach(lengths, decoding(lengths), 4)
+    teach(lengths, decoding(lengths, grammar=grammar), 0)
+    free, constrained = decoding(lengths), decoding(lengths, grammar=grammar)
+    assert lengths.decide([free], BLOCK_SIZE, 0) == [(free, BLOCK_SIZE - 1)]
+    assert lengths.decide([constrained], BLOCK_SIZE, 0) == []
 
 
 def test_the_draft_cache_of_a_copying_sequence_is_kept_up() -> None:

@@ -350,8 +350,10 @@ def test_what_was_preempted_names_its_pages_anew() -> None:
     driver.scheduler.max_block = 8
     # No pages are taken over for a prompt whose log probabilities are wanted.
     scored = GenerationRequest("s", tuple(range(16)), prompt_log_probs=1, max_output_tokens=1)
-    driver.add(TokenSequence(0, scored, 0.0))
+    driver.add(sequence := TokenSequence(0, scored, 0.0))
     driver.step()
+    # Its pages lack what a new drafter reads; those that it gets now do not.
+    sequence.names_pages = False
     driver.scheduler.preempt_all()
     driver.scheduler.pages.forget_contents()
     driver.finish()
