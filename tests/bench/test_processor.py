@@ -64,6 +64,7 @@ ROW: ResultRow = {
     "exactness": "exact in bfloat16",
     "plain_tokens_per_second": 40.0,
     "drafted_tokens_per_second": 90.0,
+    "speedup": 2.25,
     "identical": True,
 }
 
@@ -71,7 +72,7 @@ ROW: ResultRow = {
 def test_rows_of_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "versions", lambda: {"jaxlib": "0.10.2"})
     slow = {**ROW, "processor": Processor("Xeon", (), 1), "identical": False}
-    slow["plain_tokens_per_second"] = None
+    slow["plain_tokens_per_second"] = slow["speedup"] = None
     page = matrix([ROW, slow], "2026-11-25", "0123456789abcdef-dirty")
     head, _, *rows = page.splitlines()
     assert {line.count("|") for line in (head, *rows)} == {12}

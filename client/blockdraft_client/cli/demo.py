@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from blockdraft_client.cli.local_server import LocalServer, terminated_like_interrupted
@@ -85,7 +86,6 @@ def serve_arguments(args: argparse.Namespace) -> list[str]:
 
 
 def _measure(args: argparse.Namespace) -> "DemoReport":
-    from blockdraft_client.cli.demo_report import demo_report
     from blockdraft_client.client import Client
 
     with (
@@ -101,19 +101,29 @@ def _measure(args: argparse.Namespace) -> "DemoReport":
         server.wait_ready(STARTUP_SECONDS, show)
         rows.close()
         with Client(server.address, api_key="", tls=False, timeout=CALL_SECONDS) as client:
-            model = client.model()
             rows.print("answering, with drafting:")
-            warm_up = [_stream(client, args), _generate(client, args, drafted=False)]
-            plain: list[Completion] = []
-            drafted: list[Completion] = []
-            # Alternating spreads whatever else the machine does over both kinds.
-            for number in range(1, RUNS + 1):
-                rows.show([f"measuring, round {number} of {RUNS}"])
-                plain.append(_generate(client, args, drafted=False))
-                drafted.append(_generate(client, args, drafted=True))
+            answer = _stream(client, args)
+            report = compare(client, args.prompt, answer, lambda line: rows.show([line]))
             rows.close()
         rows.print("stopping")
-    return demo_report(model, warm_up, plain, drafted)
+    return report
+
+
+def compare(
+    client: "Client", prompt: str, answer: "Completion", on_round: Callable[[str], None]
+) -> "DemoReport":
+    """Answer a prompt plainly and drafted in turn, after a first drafted `answer`."""
+    from blockdraft_client.cli.demo_report import demo_report
+
+    warm_up = [answer, generate(client, prompt, drafted=False)]
+    plain: list[Completion] = []
+    drafted: list[Completion] = []
+    # Alternating spreads whatever else the machine does over both kinds.
+    for number in range(1, RUNS + 1):
+        on_round(f"measuring, round {number} of {RUNS}")
+        plain.append(generate(client, prompt, drafted=False))
+        drafted.append(generate(client, prompt, drafted=True))
+    return demo_report(client.model(), warm_up, plain, drafted)
 
 
 def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
@@ -127,9 +137,10 @@ def _stream(client: "Client", args: argparse.Namespace) -> "Completion":
         return stream.completion()
 
 
-def _generate(client: "Client", args: argparse.Namespace, *, drafted: bool) -> "Completion":
+def generate(client: "Client", prompt: str, *, drafted: bool) -> "Completion":
+    """Return an answer to a prompt, drafted or plain."""
     return client.generate(
-        [ChatMessage("user", args.prompt)],
+        [ChatMessage("user", prompt)],
         max_tokens=ANSWER_TOKENS,
         speculation=SpeculationParams(disabled=not drafted),
     )
