@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from blockdraft_bench.statistics import Estimate, bootstrap, bootstrap_mean, identical_share
+from blockdraft_bench.statistics import Estimate, bootstrap, identical_share
 
 # Ways to decode: without drafts, and with them.
 PLAIN, DRAFTED = "plain", "drafted"
@@ -69,8 +69,7 @@ def speed_ratio(
 
     Its interval draws prompts, each with both completions.
     """
-    [ratio] = bootstrap(_both(completions, baseline), _ratio, seed)
-    return ratio
+    return bootstrap([_both(completions, baseline)], seed)
 
 
 def mean_speed_ratio(
@@ -78,7 +77,7 @@ def mean_speed_ratio(
 ) -> Estimate:
     """Return the geometric mean over datasets of `speed_ratio`, each counting the same."""
     columns = [_both(completions, baseline) for completions, baseline in pairs]
-    return bootstrap_mean(columns, _ratio, lambda ratios: np.exp(np.log(ratios).mean(0)), seed)
+    return bootstrap(columns, seed, lambda ratios: np.exp(np.log(ratios).mean(0)))
 
 
 def _both(
@@ -97,8 +96,3 @@ def _both(
         ],
         np.float64,
     )
-
-
-def _ratio(totals: Float[np.ndarray, "rows 4"]) -> Float[np.ndarray, "rows 1"]:
-    speeds = totals[:, 0::2] / totals[:, 1::2]
-    return np.asarray(speeds[:, :1] / speeds[:, 1:])

@@ -47,7 +47,7 @@ from blockdraft_bench.service import (
     serve_arguments,
 )
 from blockdraft_bench.settings import DecodeSettings, engine_settings
-from blockdraft_bench.statistics import bootstrap, bootstrap_mean, mean, median, quartiles
+from blockdraft_bench.statistics import bootstrap, mean, median, quartiles
 from blockdraft_client.cli.local_server import terminated_like_interrupted
 from blockdraft_client.params import SpeculationParams
 from blockdraft_runtime.settings.verifier import EngineSettings
@@ -158,7 +158,6 @@ def summaries(answered: Sequence[Answered], seed: int) -> list[ResultRow]:
 def summarize(answered: Answered, method: str, seed: int) -> ResultRow:
     """Sum up one method on one dataset."""
     completions, plain = answered.completions[method], answered.completions[PLAIN]
-    [acceptance_length] = bootstrap(_tokens_and_steps(completions), _tokens_per_step, seed)
     tpots = [a.decode_seconds / a.timed_tokens for a in completions if a.timed_tokens]
     verifications = sum(a.verifications for a in completions)
     drafted = _sum_by_position(a.drafted_per_position for a in completions)
@@ -176,7 +175,7 @@ def summarize(answered: Answered, method: str, seed: int) -> ResultRow:
         "tokens_per_second": speed(completions),
         # Plain decoding's seconds per token over this method's.
         "speedup": speed_ratio(completions, plain, seed),
-        "acceptance_length": acceptance_length,
+        "acceptance_length": bootstrap([_tokens_and_steps(completions)], seed),
         "acceptance_per_position": [
             right / count for right, count in zip(accepted, drafted, strict=False) if count
         ],
@@ -213,9 +212,7 @@ def averages(answered: Sequence[Answered], seed: int) -> list[ResultRow]:
                 "method": method,
                 "temperature": temperature,
                 "speedup": mean_speed_ratio(pairs, seed),
-                "acceptance_length": bootstrap_mean(
-                    counts, _tokens_per_step, lambda lengths: lengths.mean(0), seed
-                ),
+                "acceptance_length": bootstrap(counts, seed),
                 "identical_share": mean(
                     identical_completions(completions, plain) for completions, plain in pairs
                 ),
@@ -228,10 +225,6 @@ def _tokens_and_steps(
     completions: Sequence[CompletionRecord],
 ) -> Float[np.ndarray, "completions 2"]:
     return np.array([(a.timed_tokens, a.verifications) for a in completions], np.float64)
-
-
-def _tokens_per_step(totals: Float[np.ndarray, "rows 2"]) -> Float[np.ndarray, "rows 1"]:
-    return np.asarray(totals[:, :1] / totals[:, 1:])
 
 
 def speed_table(rows: Sequence[ResultRow], means: Sequence[ResultRow]) -> str:

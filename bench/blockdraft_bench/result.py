@@ -1,8 +1,8 @@
 """The result of a measurement: named facts and rows of numbers, as JSON, Markdown and a picture.
 
-In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_completions` side by side, and a
-tuple of them as three lists, so that a reader of the file gets plain numbers. Figures are
-made without pyplot: they draw with Agg, on any machine and without global state.
+In JSON an `Estimate` NAME stands as `NAME`, `NAME_ci95` and `NAME_completions` side by side, so
+that a reader of the file gets plain numbers. Figures are made without pyplot: they draw with Agg,
+on any machine and without global state.
 """
 
 import json
@@ -45,20 +45,12 @@ def _spread(value: Any) -> Any:
         return msgspec.to_builtins(value)
     spread: ResultRow = {}
     for name, item in value.items():
-        several = isinstance(item, tuple) and item and isinstance(item[0], Estimate)
         if isinstance(item, Estimate):
-            parts: list[Any] = [item.value, item.ci95, item.completions]
-        elif several:
-            parts = [list(part) for part in zip(*map(_parts, item), strict=True)]
+            spread |= {name: item.value, f"{name}_ci95": item.ci95}
+            spread[f"{name}_completions"] = item.completions
         else:
             spread[name] = _spread(item)
-            continue
-        spread |= zip((name, f"{name}_ci95", f"{name}_completions"), parts, strict=True)
     return spread
-
-
-def _parts(estimate: Estimate) -> tuple[Any, ...]:
-    return estimate.value, estimate.ci95, estimate.completions
 
 
 def page(*parts: str) -> str:

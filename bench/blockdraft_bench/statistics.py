@@ -17,9 +17,6 @@ RESAMPLES = 2000
 # Fewer completions tell too little of others for an interval.
 LEAST_COMPLETIONS = 8
 
-# Computes numbers of each row of sums; a number that is not finite is undefined.
-Ratios = Callable[[Float[np.ndarray, "rows columns"]], Float[np.ndarray, "rows numbers"]]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -37,29 +34,16 @@ class Estimate:
 
 
 def bootstrap(
-    counts: Num[np.ndarray, "completions columns"], ratios: Ratios, seed: int
-) -> tuple[Estimate, ...]:
-    """Estimate numbers that are computed from column sums of `counts`, one row a completion."""
-    rows = counts.astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        [values] = ratios(rows.sum(axis=0, keepdims=True))
-        completions = np.isfinite(ratios(rows)).sum(axis=0)
-        drawn = ratios(resampled_totals(rows, seed))
-    return tuple(
-        estimate(float(value), drawn[:, column], int(completions[column]))
-        for column, value in enumerate(values)
-    )
-
-
-def bootstrap_mean(
     groups: Iterable[Num[np.ndarray, "_ columns"]],
-    ratio: Ratios,
-    mean_of: Callable[[Float[np.ndarray, "groups any"]], Float[np.ndarray, " any"]],
     seed: int,
+    mean_of: Callable[[Float[np.ndarray, "groups any"]], Float[np.ndarray, " any"]] = (
+        lambda ratios: ratios.mean(0)
+    ),
 ) -> Estimate:
-    """Estimate the mean over groups of completions of a number that each group defines.
+    """Estimate the mean over groups of completions of a ratio that each group defines.
 
-    A group that defines none is left out. The completions of each group are drawn again by
+    A row is a completion: numerator and denominator, and those of the ratio to divide by, if any. A
+    group that defines none is left out. The completions of each group are drawn again by
     themselves, so the interval says how the mean would vary with other completions of the same
     groups. It is a little too narrow where these are small.
     """
@@ -67,15 +51,20 @@ def bootstrap_mean(
     for index, counts in enumerate(groups):
         rows = counts.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = ratio(rows.sum(axis=0, keepdims=True))[:, 0]
+            value = _ratio(rows.sum(axis=0, keepdims=True))
             if np.isfinite(value).all():
                 values.append(value)
-                draws.append(ratio(resampled_totals(rows, seed + index))[:, 0])
-                completions += int(np.isfinite(ratio(rows)[:, 0]).sum())
+                draws.append(_ratio(resampled_totals(rows, seed + index)))
+                completions += int(np.isfinite(_ratio(rows)).sum())
     if not values:
         return Estimate(None, None, 0)
     [value] = mean_of(np.stack(values))
     return estimate(float(value), mean_of(np.stack(draws)), completions)
+
+
+def _ratio(totals: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows"]:
+    ratios = totals[:, 0::2] / totals[:, 1::2]
+    return np.asarray(ratios[:, 0] / ratios[:, 1:].prod(axis=1))
 
 
 def estimate(value: float, drawn: Float[np.ndarray, " resamples"], completions: int) -> Estimate:

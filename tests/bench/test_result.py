@@ -24,7 +24,6 @@ from blockdraft_bench.statistics import Estimate
 ROW: ResultRow = {
     "dataset": "gsm8k",
     "length": Estimate(2.5, (2.0, 3.0), 9),
-    "shares": (Estimate(0.5, (0.25, 0.75), 9), Estimate(None, None, 0)),
     "counts": ((1, 2), (3,)),
     "edges": None,
     "none": (),
@@ -40,9 +39,6 @@ def test_estimates_stand_side_by_side() -> None:
             "length": 2.5,
             "length_ci95": [2.0, 3.0],
             "length_completions": 9,
-            "shares": [0.5, None],
-            "shares_ci95": [[0.25, 0.75], None],
-            "shares_completions": [9, 0],
             "counts": [[1, 2], [3]],
             "edges": None,
             "none": [],

@@ -7,7 +7,6 @@ from blockdraft_bench.statistics import (
     LEAST_COMPLETIONS,
     Estimate,
     bootstrap,
-    bootstrap_mean,
     estimate,
     identical_share,
     mean,
@@ -16,10 +15,6 @@ from blockdraft_bench.statistics import (
     quartiles,
     resampled_totals,
 )
-
-
-def ratio(totals: np.ndarray) -> np.ndarray:
-    return np.asarray(totals[:, :1] / totals[:, 1:])
 
 
 def test_the_bootstrap_is_seeded() -> None:
@@ -32,7 +27,7 @@ def test_the_bootstrap_is_seeded() -> None:
 
 def test_a_ratio_is_one_of_sums() -> None:
     # 1 of 1 in half of the completions, 0 of 3 in the others.
-    [found] = bootstrap(np.array([[1, 1], [0, 3]] * 20), ratio, seed=0)
+    found = bootstrap([np.array([[1, 1], [0, 3]] * 20)], seed=0)
     assert found.value == 0.25
     assert found.completions == 40
     low, high = found.ci95 or (0.0, 0.0)
@@ -41,7 +36,7 @@ def test_a_ratio_is_one_of_sums() -> None:
 
 def test_few_answers_have_no_interval() -> None:
     for completions in (1, LEAST_COMPLETIONS - 1, LEAST_COMPLETIONS):
-        [found] = bootstrap(np.ones((completions, 2)), ratio, seed=0)
+        found = bootstrap([np.ones((completions, 2))], seed=0)
         assert (found.value, found.completions) == (1.0, completions)
         assert found.ci95 == ((1.0, 1.0) if completions == LEAST_COMPLETIONS else None)
     assert Estimate(2.0, (1.0, 3.0), LEAST_COMPLETIONS - 1).ci95 is None
@@ -49,9 +44,9 @@ def test_few_answers_have_no_interval() -> None:
 
 def test_only_answers_that_would_define_a_number_are_its_answers() -> None:
     counts = np.array([[1, 2]] * LEAST_COMPLETIONS + [[0, 0]] * 9)
-    assert bootstrap(counts, ratio, seed=0) == (Estimate(0.5, (0.5, 0.5), LEAST_COMPLETIONS),)
-    assert bootstrap(counts[1:], ratio, seed=0) == (Estimate(0.5, None, LEAST_COMPLETIONS - 1),)
-    assert bootstrap(counts * 0, ratio, seed=0) == (Estimate(None, None, 0),)
+    assert bootstrap([counts], seed=0) == Estimate(0.5, (0.5, 0.5), LEAST_COMPLETIONS)
+    assert bootstrap([counts[1:]], seed=0) == Estimate(0.5, None, LEAST_COMPLETIONS - 1)
+    assert bootstrap([counts * 0], seed=0) == Estimate(None, None, 0)
 
 
 def test_undefined_resamples_are_left_out() -> None:
@@ -67,33 +62,27 @@ def test_intervals_bracket_the_truth_about_as_often_as_they_say() -> None:
     for trial in range(trials):
         means = np.clip(rng.normal(right, 0.15, 40), 0, 1)
         counts = np.array([[rng.binomial(25, p), 25] for p in means])
-        [found] = bootstrap(counts, ratio, seed=trial)
+        found = bootstrap([counts], seed=trial)
         low, high = found.ci95 or (0.0, 0.0)
         assert low < (found.value or 0.0) < high
         hits += low < right < high
     assert 0.85 < hits / trials < 1.0
 
 
-def arithmetic(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values.mean(0))
-
-
 def test_a_mean_of_groups_counts_each_the_same() -> None:
     # 1/2, resting on many completions, and 1/4, resting on few.
     large, small = np.array([[1, 2]] * 40), np.array([[1, 4]] * 2)
-    found = bootstrap_mean([large, small], ratio, arithmetic, seed=0)
+    found = bootstrap([large, small], seed=0)
     assert found == Estimate(0.375, (0.375, 0.375), 42)
-    geometric = bootstrap_mean([large, small], ratio, lambda v: np.exp(np.log(v).mean(0)), seed=0)
+    geometric = bootstrap([large, small], 0, lambda ratios: np.exp(np.log(ratios).mean(0)))
     assert geometric.value == pytest.approx(np.sqrt(0.125))
 
 
 def test_a_group_without_a_number_is_left_out() -> None:
     known, nothing = np.array([[1, 2]] * LEAST_COMPLETIONS), np.zeros((5, 2), int)
-    assert bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).value == 0.5
-    assert (
-        bootstrap_mean([known, nothing], ratio, arithmetic, seed=0).completions == LEAST_COMPLETIONS
-    )
-    assert bootstrap_mean([nothing], ratio, arithmetic, seed=0) == Estimate(None, None, 0)
+    assert bootstrap([known, nothing], seed=0).value == 0.5
+    assert bootstrap([known, nothing], seed=0).completions == LEAST_COMPLETIONS
+    assert bootstrap([nothing], seed=0) == Estimate(None, None, 0)
 
 
 def test_intervals_of_means_bracket_the_truth_about_as_often_as_they_say() -> None:
@@ -105,7 +94,7 @@ def test_intervals_of_means_bracket_the_truth_about_as_often_as_they_say() -> No
             np.array([[rng.binomial(25, p), 25] for p in np.clip(rng.normal(m, 0.1, 6), 0, 1)])
             for m in rights
         ]
-        low, high = bootstrap_mean(groups, ratio, arithmetic, seed=trial).ci95 or (0.0, 0.0)
+        low, high = bootstrap(groups, seed=trial).ci95 or (0.0, 0.0)
         hits += low < rights.mean() < high
     assert 0.85 < hits / trials < 1.0
 
