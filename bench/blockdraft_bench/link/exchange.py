@@ -14,10 +14,11 @@ from blockdraft_runtime.settings.verifier import EngineSettings
 from blockdraft_verifier.device.cache import FEATURE_DTYPE, FeatureStore
 from blockdraft_verifier.drafting.link import DraftTransport
 from blockdraft_verifier.drafting.sync import DraftSync
-from blockdraft_verifier.scheduling.pages import PageAllocator
 from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequence
 
 PAGE_SIZE = EngineSettings().page_size
+# Of each sequence, from its beginning on.
+PAGES = -(-CONTEXT_TOKENS // PAGE_SIZE)
 TIMEOUT_SECONDS = EngineSettings().draft_timeout_seconds
 # Newly committed positions of each sequence, whose features a step sends: what a verification of
 # a good drafter gains.
@@ -101,16 +102,13 @@ class Exchange:
         self._repairs: list[str] = []
         self._sync = DraftSync(self._transport, VOCAB_SIZE, TIMEOUT_SECONDS, self._repairs.append)
         self._sync.poll()
-        pages = sequences * -(-CONTEXT_TOKENS // PAGE_SIZE)
-        self._pages = PageAllocator(pages, PAGE_SIZE)
         width = transport.description.feature_width
-        self._store = FeatureStore(pages, PAGE_SIZE, width)
+        self._store = FeatureStore(sequences * PAGES, PAGE_SIZE, width)
         self._sync.use_features(self._store)
         rng = np.random.default_rng(0)
         self._features = rng.standard_normal((ROWS, width), np.float32).astype(FEATURE_DTYPE)
         self._tokens = random.Random(0)
         self._sequences: list[TokenSequence] = []
-        self._last_id = 0
 
     def step(self) -> ExchangeTimes:
         """Commit positions of every sequence, send their features and wait for all drafts.
@@ -126,12 +124,11 @@ class Exchange:
     def _begin_anew(self) -> None:
         for sequence in self._sequences:
             self._sync.caches.release(sequence)
-            self._pages.release(sequence.pages)
         self._sequences = []
-        for _ in range(self._count):
-            self._last_id += 1
-            request = GenerationRequest(str(self._last_id), self._made_up_tokens(1))
-            self._sequences.append(TokenSequence(self._last_id, request, arrival_time=0.0))
+        for index in range(self._count):
+            request = GenerationRequest(str(index), self._made_up_tokens(1))
+            pages = range(index * PAGES, (index + 1) * PAGES)
+            self._sequences.append(TokenSequence(index, request, arrival_time=0.0, pages=[*pages]))
 
     def _exchange(self) -> ExchangeTimes:
         for sequence in self._sequences:
@@ -147,14 +144,11 @@ class Exchange:
         return ExchangeTimes(round_trip, round_trip - waiting, drafter_host)
 
     def _commit(self, sequence: TokenSequence) -> None:
-        """Advance a sequence as the engine does after a step that gained as many tokens."""
-        start, end = sequence.committed, sequence.committed + ROWS
+        """Advance a sequence as after a step that gained as many tokens."""
         sequence.draft = None
         sequence.tokens.extend(self._made_up_tokens(ROWS))
-        missing = -(-end // PAGE_SIZE) - len(sequence.pages)
-        sequence.pages.extend(self._pages.allocate(missing))
-        self._store.write(sequence.pages, start, self._features)
-        sequence.committed = end
+        self._store.write(sequence.pages, sequence.committed, self._features)
+        sequence.committed += ROWS
 
     def _check(self) -> None:
         if self._repairs:
