@@ -3,18 +3,16 @@
 import argparse
 import asyncio
 import contextlib
-import errno
 import importlib.util
 import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +26,6 @@ from blockdraft_runtime.settings.drafter import (
     NO_DRAFTER_STATUS,
     DrafterSettings,
 )
-from blockdraft_runtime.sockets import refuse_taken_socket
 from blockdraft_server.supervise.equivalents import EQUIVALENTS
 from blockdraft_server.supervise.plan import (
     DRAFTER,
@@ -37,18 +34,18 @@ from blockdraft_server.supervise.plan import (
     ServePlan,
     ServeSettings,
 )
+from blockdraft_server.supervise.ports import held_port, refuse_taken_port, refuse_taken_ports
 
 if TYPE_CHECKING:
     from blockdraft_server.supervise.start_display import StartDisplay
+
+__all__ = ["CONFIGURATION", "EQUIVALENTS", "add_arguments", "run"]
 
 logger = logging.getLogger(__name__)
 
 CONFIGURATION = Configuration("serve", ServeSettings)
 
 EXIT_INTERRUPTED = 130
-
-__all__ = ["CONFIGURATION", "EQUIVALENTS", "add_arguments", "run"]
-
 # Packages that `--learn` needs. They are looked for but never imported by the processes that serve.
 _TRAINING = ("blockdraft_training", "optax", "orbax")
 
@@ -66,11 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run everything until SIGTERM or SIGHUP (returns 0) or SIGINT (130).
+    """Run all processes and return the exit code; `ModuleNotFoundError` if one lacks a package.
 
-    1 if a process keeps dying, 2 if the settings or files that they name do not let one start.
-
-    `ModuleNotFoundError` if what the processes need is not installed.
+    It is 0 after SIGTERM or SIGHUP, 130 after SIGINT, 1 if a process keeps dying, and 2 if the
+    settings, or files that they name, do not let one start.
     """
     for package in ("uvloop", "jax"):
         # The children import them: reported here once, and not at every start of each child.
@@ -86,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             # Checked before anything is downloaded.
             if ServePlan.of(settings, folder, os.environ).learns:
-                _require("--learn", _TRAINING, "train")
+                _require_training()
             # Once, here, where a progress bar can be seen; the processes then find it on disk.
             resolve_target(settings.server.target)
             plan = plan_for_target(settings, folder, os.environ)
@@ -141,75 +137,17 @@ def _drafter_exists(drafter: DrafterSettings, environment: Mapping[str, str]) ->
         command, env={**environment, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.DEVNULL, check=False
     )
     if search.returncode not in (0, NO_DRAFTER_STATUS):
-        # It said why.
+        # The command said why.
         raise SystemExit(USAGE_STATUS if search.returncode > 0 else 1)
     return search.returncode == 0
 
 
-def _require(flag: str, packages: Sequence[str], extra: str) -> None:
-    for package in packages:
+def _require_training() -> None:
+    for package in _TRAINING:
         if importlib.util.find_spec(package) is None:
             raise ValueError(
-                f"{flag} needs {package}, which is not installed: pip install 'blockdraft[{extra}]'"
+                f"--learn needs {package}, which is not installed: pip install 'blockdraft[train]'"
             )
-
-
-@contextlib.contextmanager
-def held_port() -> Iterator[int]:
-    """Hold a port of this host for a process that asks for it by number, also again and again.
-
-    A process that listens at it must allow the reuse of addresses, as servers do. No other process
-    gets it: the kernel does not hand out a bound port, and a port that is bound without listening
-    can be shared in this way.
-    """
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
-
-
-def refuse_taken_ports(plan: ServePlan) -> None:
-    """Raise `OSError` if an address that a process is to listen at cannot be bound now."""
-    for settings in (plan.server, plan.verifier, plan.drafter):
-        if settings is not None:
-            process = settings.process
-            refuse_taken_port("--listen", process.address)
-            if process.metrics_port is not None:
-                address = f"{process.metrics_address}:{process.metrics_port}"
-                refuse_taken_port("--metrics-port", address)
-    if plan.learns and plan.trainer_metrics_port is not None:
-        address = f"{plan.verifier.process.metrics_address}:{plan.trainer_metrics_port}"
-        refuse_taken_port("--metrics-port", address)
-
-
-def refuse_taken_port(flag: str, address: str) -> None:
-    """Raise `OSError` if `host:port` cannot be bound, `ValueError` if it is no such address.
-
-    The kernel spreads connections over all processes of a user that share a port, so a second
-    service on that of several servers would silently get half of their callers.
-    """
-    if address.startswith("unix"):
-        refuse_taken_socket(address)
-        return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise ValueError(
-            f"{flag} must be host:port, such as 127.0.0.1:8000, or unix:/path, got {address!r}"
-        )
-    flags = socket.AI_PASSIVE
-    try:
-        candidates = socket.getaddrinfo(
-            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=flags
-        )
-        for family, kind, protocol, _, place in candidates:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(place)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no such port"
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            reason = "another process listens there; stop it, or choose another port"
-        raise OSError(f"cannot listen at {flag} {address}: {reason}") from error
 
 
 async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
@@ -254,7 +192,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         stop_requested.set()
         if display is not None:
             display.close()
-        # The end of a terminal is told by the kernel, and by the shell again.
+        # Where a terminal ends, SIGHUP comes from the kernel, and from the shell again.
         if len(received) > 1 and number is not signal.SIGHUP:
             logger.warning("asked twice: stopping at once")
             running.cancel()
@@ -266,7 +204,7 @@ async def _supervise(plan: ServePlan, settings: ServeSettings) -> int:
         await running
     except ChildFailedError as error:
         if error.status == USAGE_STATUS:
-            # It said why in its last line.
+            # The process said why in its last line.
             logger.error("%s", error)
             return USAGE_STATUS
         logger.error("%s; it said last:\n%s", error, "\n".join(error.last_lines))

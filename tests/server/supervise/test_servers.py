@@ -23,8 +23,9 @@ from tests.supervised import process_ids, running, serving
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_protos.v1 import inference_pb2_grpc
 from blockdraft_runtime.channel import BackoffPolicy
-from blockdraft_server.supervise.command import CONFIGURATION, held_port, refuse_taken_port
+from blockdraft_server.supervise.command import CONFIGURATION
 from blockdraft_server.supervise.plan import ServePlan
+from blockdraft_server.supervise.ports import held_port, refuse_taken_port
 from blockdraft_server.supervise.supervisor import RestartPolicy, Supervisor
 
 CONNECTIONS = 16
