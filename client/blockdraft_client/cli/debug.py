@@ -3,14 +3,14 @@
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from blockdraft_client.cli.output import FAILED, OK, CommandFailedError, print_json
 
 CALL_SECONDS = 5.0
-# Names of the folders of `blockdraft serve` where none is named.
+# Temporary folders of `blockdraft serve` without --run-dir.
 RUN_FOLDERS = "blockdraft-*"
 
 
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(reports)
     else:
-        print("\n\n".join("\n".join(_lines(*item)) for item in reports.items()))
+        texts = ("\n".join(_lines(address, report)) for address, report in reports.items())
+        print("\n\n".join(texts))
     return OK if all("error" not in report for report in reports.values()) else FAILED
 
 
@@ -128,6 +129,8 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + " ".join(_text(item) for item in value) + "]"
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+    if isinstance(value, list):
+        return "[" + " ".join(map(_text, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else str(value)

@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from blockdraft_drafter.learning.records import SCRATCH
+
 RAW = "raw"
 """Feature form of outputs of the target's layers, as they are."""
 
 _FORMAT = "blockdraft-sample-1"
 _NAME = re.compile(r"\d{20}\.safetensors")
-_SCRATCH = ".new-"
 # Space for the header, which is written last, when the lengths are known.
 _HEADER_BYTES = 1024
 # One sample may take at most this fraction of the limit (one in four), to leave the others space.
@@ -167,7 +168,7 @@ class SampleStore:
 
         The kernel frees the lock of a writer that dies.
         """
-        for name in [name for name in sizes if name.startswith(_SCRATCH)]:
+        for name in [name for name in sizes if name.startswith(SCRATCH)]:
             path = self.directory / name
             with contextlib.suppress(OSError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -179,7 +180,7 @@ class SampleStore:
         sizes = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             for entry in entries:
-                if _NAME.fullmatch(entry.name) or entry.name.startswith(_SCRATCH):
+                if _NAME.fullmatch(entry.name) or entry.name.startswith(SCRATCH):
                     with contextlib.suppress(FileNotFoundError):
                         sizes[entry.name] = entry.stat().st_size
         return sizes
@@ -196,7 +197,7 @@ class SampleFile:
         """Begin a file whose name no reader takes for a sample."""
         self._ring, self._size, self._width = ring, 0, 0
         ring.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = ring.directory / f"{_SCRATCH}{os.getpid()}-{time.time_ns()}"
+        self._path = ring.directory / f"{SCRATCH}{os.getpid()}-{time.time_ns()}"
         self._file = open(self._path, "xb", opener=_for_owner)  # noqa: SIM115
         # A process that scans the folder before this line deletes the file: one sample is lost.
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

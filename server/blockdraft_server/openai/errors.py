@@ -31,12 +31,14 @@ _NAMES = {
     "prompt.token_ids.values": "prompt",
     "prompt.text": "prompt",
 }
-_TOO_LONG = "context_length_exceeded"
 _TEXT_NAMES = {**_NAMES, "sampling.log_probs": "logprobs"}
 _NAMES_BY_PATH = {
     "/v1/chat/completions": {**_NAMES, "sampling.log_probs": "top_logprobs", "prompt": "messages"},
     "/detokenize": {"prompt.token_ids.values": "tokens"},
 }
+# Clients look for this code, or for these words, to make a prompt shorter or to go elsewhere.
+_TOO_LONG = "context_length_exceeded"
+_MAXIMUM = "This model's maximum context length is"
 
 
 def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
@@ -45,21 +47,21 @@ def error_body(error: ServiceError, path: str) -> tuple[int, dict[str, Any]]:
     field, message, code = error.field, error.message, error.reason.lower()
     if field is not None:
         # The whole name, or all before a part of it: `prompt_logprobs` is no part of `prompt`.
-        ours = next((name for name in names if re.match(re.escape(name) + r"(?![\w])", field)), "")
+        ours = next((name for name in names if re.match(rf"{re.escape(name)}\b", field)), "")
         named = names.get(ours, "") + field[len(ours) :].removeprefix("sampling.")
         message, field = message.replace(field, named), named
     # Messages about another field may name this one too.
     message = message.replace("max_output_tokens", "max_tokens")
-    # Clients look for this code, or for these words, to make a prompt shorter or to go elsewhere.
-    longest = "This model's maximum context length is"
+    about = error.metadata
     if error.reason == "PROMPT_TOO_LONG":
-        code, about = _TOO_LONG, error.metadata
+        code = _TOO_LONG
         message = (
-            f"{longest} {about['max_context_tokens']} tokens. However, your {field} resulted in "
+            f"{_MAXIMUM} {about['max_context_tokens']} tokens. However, your {field} resulted in "
             f"{about['prompt_tokens']} tokens. Please reduce the length of the {field}."
         )
-    elif "bytes" in error.metadata and (error.field or "").startswith(("prompt", "body")):
-        code, message = _TOO_LONG, f"{longest} exceeded: {message}"
+    elif "bytes" in about and (error.field or "").startswith(("prompt", "body")):
+        code = _TOO_LONG
+        message = f"{_MAXIMUM} exceeded: {message}"
     status = _STATUS.get(error.code, 500)
     return status, _error(status, message, field, code)
 

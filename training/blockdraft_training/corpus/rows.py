@@ -137,7 +137,8 @@ class CorpusWriter(AbstractContextManager["CorpusWriter"]):
     ) -> None:
         """Start a corpus, or go on with one of the same target and sampling.
 
-        The manifest's own counts are ignored; `licence` returns that of a source's prompts.
+        `manifest` needs no counts, which are made here. `licence` returns the licence of a source's
+        prompts; where it returns None, the one on disk stays.
         """
         earlier = read_manifest(path)
         if earlier is None and path.exists() and path.stat().st_size:

@@ -42,7 +42,7 @@ def run_learner(args: argparse.Namespace) -> int:
 def learn(settings: LearnSettings) -> int:
     """Learn as `run_learner` does, at this process's priority."""
     configure_logging("learn")
-    # They log every checkpoint.
+    # These log every checkpoint.
     for noisy in ("absl", "orbax"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if settings.threads is not None:
