@@ -72,8 +72,7 @@ class ClientBase(Generic[ChannelT]):
                 responsible for its encryption.
 
         `ValueError` if an API key would travel in plaintext beyond this machine, or the address is
-        a URL, `OSError` if the
-        file named by BLOCKDRAFT_CA_CERT cannot be read.
+        a URL. `OSError` if the file named by BLOCKDRAFT_CA_CERT cannot be read.
         """
         self.address = with_port(address or os.environ.get("BLOCKDRAFT_ADDRESS") or DEFAULT_ADDRESS)
         self._api_key = (

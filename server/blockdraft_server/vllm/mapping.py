@@ -22,10 +22,10 @@ _SAMPLING = frozenset(
         *("temperature", "top_p", "top_k", "min_p", "seed", "n", "logprobs"),
         *("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos"),
         *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
-        # They say how the gateway makes text of tokens.
+        # For the gateway, which makes text of tokens.
         *("skip_special_tokens", "spaces_between_special_tokens"),
         *("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"),
-        # It does, whatever this says.
+        # A grammar begins with the first token, whatever this says.
         "grammar_from_first_token",
     )
 )
@@ -130,7 +130,7 @@ def _constraint(sampling: pb.SamplingParams) -> inference_pb2.OutputConstraint |
 
 
 def _ids(field: str, ids: Sequence[int]) -> Sequence[int]:
-    """Return token ids, which must fit into ours: these are signed."""
+    """Return token ids; one too large for ours, which are signed, is refused."""
     if ids and max(ids) > _MOST:
         raise invalid_argument(field, f"{field} holds {max(ids)}, which is no token id")
     return ids

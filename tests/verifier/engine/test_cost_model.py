@@ -267,7 +267,6 @@ def test_a_lone_draft_that_ends_early_is_verified_in_a_smaller_step(seed: int) -
     seconds = steps.verify_seconds + steps.draft_seconds
     assert steps.worth == pytest.approx((steps.gains / seconds).tolist())
     assert steps.gains == pytest.approx(1.0 + drafts.accepted)
-    assert steps.tokens == pytest.approx(1.0 + drafts.drafted)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -275,7 +274,6 @@ def test_whole_drafts_take_what_their_size_takes(rows: int) -> None:
     estimates = [AcceptanceEstimate([0.1, 0.2, 0.3, 0.4]) for _ in range(rows)]
     steps = PADDED.expected_steps(estimates, 4)
     lengths = range(5)
-    assert steps.tokens.tolist() == [rows * (1 + length) for length in lengths]
     expected = [PADDED.verify_seconds(rows, rows * (1 + length)) for length in lengths]
     assert steps.verify_seconds == pytest.approx(expected)
 
@@ -284,5 +282,4 @@ def test_drafts_of_several_sequences_take_what_their_mean_does() -> None:
     estimates = [AcceptanceEstimate([0.5] * 4, going_on=[1.0, 0.5]) for _ in range(8)]
     steps = PADDED.expected_steps(estimates, 4)
     # Half of the drafts have four tokens, the others one: 8 + 20 of at most 40.
-    assert steps.tokens[4] == pytest.approx(28.0)
     assert steps.verify_seconds[4] == PADDED.verify_seconds(8, 28)

@@ -69,10 +69,10 @@ def with_stored_heads(
     if not more:
         return q, k, v
 
-    def padded(heads: Array, count: int) -> Array:
+    def with_zeros(heads: Array, count: int) -> Array:
         return jnp.pad(heads, ((0, 0), (0, count), (0, 0)))
 
-    return padded(q, more * group), padded(k, more), padded(v, more)
+    return with_zeros(q, more * group), with_zeros(k, more), with_zeros(v, more)
 
 
 def ragged_paged_attention(

@@ -110,19 +110,18 @@ def fetch_form(
     if dtype is None:
         raise ValueError(f"the drafter's projection has the unknown element type {described.dtype}")
     rows, columns = response.feature_width, described.input_width
-    normalized, before = (
-        described.HasField(name) for name in ("norm_epsilon", "input_norm_epsilon")
-    )
-    if before and not described.input_norm_joint and columns % rows:
+    input_normalized = described.HasField("input_norm_epsilon")
+    normalized = described.HasField("norm_epsilon")
+    if input_normalized and not described.input_norm_joint and columns % rows:
         raise ValueError(f"the drafter normalizes {rows} elements each out of {columns}")
-    sizes = (rows * columns, rows * normalized, columns * before)
+    sizes = rows * columns, rows if normalized else 0, columns if input_normalized else 0
     elements = _fetch(stub, described.fingerprint, np.empty(sum(sizes), dtype))
     weight, scale, input_scale = np.split(elements, np.cumsum(sizes[:-1]))
     projection = FeatureProjection(
         weight.reshape(rows, columns),
         scale if normalized else None,
         described.norm_epsilon if normalized else described.input_norm_epsilon,
-        input_scale if before else None,
+        input_scale if input_normalized else None,
         described.input_norm_joint,
     )
     if projection.fingerprint() != described.fingerprint:

@@ -46,13 +46,9 @@ NO_PROMPTS = WaitingPrompts()
 
 
 class ExpectedSteps(NamedTuple):
-    """Steps in which the drafter is asked for 0, 1, 2, ... tokens for each sequence.
+    """Steps in which the drafter is asked for 0, 1, 2, ... tokens for each sequence."""
 
-    `tokens` are verified and `gains` gained, by all sequences together.
-    """
-
-    tokens: Float[np.ndarray, " lengths"]
-    gains: Float[np.ndarray, " lengths"]
+    gains: Float[np.ndarray, " lengths"]  # tokens, of all sequences together
     verify_seconds: Float[np.ndarray, " lengths"]
     draft_seconds: Float[np.ndarray, " lengths"]
     worth: list[float]
@@ -150,9 +146,9 @@ class CostModel:
     ) -> ExpectedSteps:
         """Return the expectations of steps with drafts of 0, 1, ... `max_length` tokens."""
         rows, expected = len(estimates), expected_drafts(estimates, max_length)
-        tokens, gains = rows + expected.drafted, rows + expected.accepted
+        gains = rows + expected.accepted
         # The drafts of several sequences have together about as many tokens as expected.
-        sizes = [math.ceil(size - ROUNDING) for size in tokens.tolist()]
+        sizes = [rows + math.ceil(drafted - ROUNDING) for drafted in expected.drafted.tolist()]
         if rows == 1:
             verified = self._verified_alone(expected)
         else:
@@ -165,7 +161,7 @@ class CostModel:
             worth = [self.worth(rows, *length, prompts) for length in each_length]
         else:
             worth = (gains / (verified + drafted)).tolist()
-        return ExpectedSteps(tokens, gains, verified, drafted, worth)
+        return ExpectedSteps(gains, verified, drafted, worth)
 
     def _verified_alone(self, drafts: ExpectedDrafts) -> Float[np.ndarray, " lengths"]:
         """Return the seconds of verifying a lone sequence's drafts of 0, 1, ... tokens.
@@ -187,9 +183,9 @@ class CostModel:
     ) -> int:
         """Return the draft length of a probe, made although it does not seem to pay; 0 for none."""
         unknown = sum(estimate.count < FIRST_DRAFTS for estimate in estimates)
-        perfect = [AcceptanceEstimate([1.0] * max_length)] * len(estimates)
         if overall.hopeless or 2 * unknown <= len(estimates):
             return 0
+        perfect = [AcceptanceEstimate([1.0] * max_length)] * len(estimates)
         if not self.expected_steps(perfect, max_length, prompts).best():
             return 0
         return self.expected_steps(estimates, max_length, prompts).best(least=1)
