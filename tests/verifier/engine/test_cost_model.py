@@ -269,6 +269,13 @@ def test_a_lone_draft_that_ends_early_is_verified_in_a_smaller_step(seed: int) -
     assert steps.gains == pytest.approx(1.0 + drafts.accepted)
 
 
+def test_an_error_of_rounding_makes_no_step_larger() -> None:
+    costs = CostModel({Bucket(16, size, size): float(size) for size in (16, 32)})
+    # They sum up to 3.0000000000000004 drafted tokens.
+    estimates = [AcceptanceEstimate([0.5], going_on=[3 / 13])] * 13
+    assert costs.expected_steps(estimates, 1).verify_seconds[1] == 16.0
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_whole_drafts_take_what_their_size_takes(rows: int) -> None:
     estimates = [AcceptanceEstimate([0.1, 0.2, 0.3, 0.4]) for _ in range(rows)]

@@ -63,6 +63,12 @@ def test_the_free_source_wins_a_tie_and_the_better_one_else() -> None:
     assert choose(model(FLAT, 1.0), Offer([], whole(7), 1.0)) == [Share()]
 
 
+def test_an_error_of_rounding_makes_no_step_larger() -> None:
+    costs = CostModel({Bucket(16, 16, 16): 1.0, Bucket(16, 32, 32): 10.0})
+    # They sum up to 3.0000000000000004 drafted tokens.
+    assert choose(costs, *[Offer([], [3 / 13], 0.2)] * 13) == [Share(draft=1)] * 13
+
+
 def test_the_time_of_drafting_counts() -> None:
     offer = Offer(survival(0.5, 7), whole(7), 1.5)
     assert choose(model(FLAT, 0.1), offer) == [Share(draft=7)]

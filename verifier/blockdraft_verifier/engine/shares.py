@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from blockdraft_verifier.engine.acceptance import expected_longest
-from blockdraft_verifier.engine.cost_model import NO_PROMPTS, CostModel, WaitingPrompts
+from blockdraft_verifier.engine.cost_model import NO_PROMPTS, ROUNDING, CostModel, WaitingPrompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _filled(
     rows = len(offers)
     drafted = [offer for offer, is_drafting in zip(offers, drafting, strict=True) if is_drafting]
     survivals = [offer.draft_survival for offer in drafted]
-    tokens = rows + math.ceil(sum(map(sum, survivals)))
+    tokens = rows + math.ceil(sum(map(sum, survivals)) - ROUNDING)
     gain = float(rows) + sum(offer.draft_gain for offer in drafted)
     seconds = costs.drafts.seconds(len(drafted), expected_longest(survivals))
     # A later token of a sequence is never likelier than one before it.
