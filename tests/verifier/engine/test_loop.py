@@ -16,6 +16,7 @@ from tests.verifier.support import (
     decode,
     dense_features,
     finish,
+    link_to,
     make_engine,
     random_requests,
     scripted,
@@ -128,8 +129,16 @@ def test_preempted_sequences_say_the_same(decoder: Decoder, plain: Engine) -> No
     ]
     expected = [outcome.tokens for outcome in decode(plain, requests)]
     # 26 pages of 4 tokens: four sequences of 44 tokens cannot all stay.
-    scarce = make_engine(decoder, pages=26)
-    outcomes = decode(scarce, requests)
+    scarce = make_engine(decoder, link_to(oracle(requests, expected, 0.5)), pages=26)
+    outcomes = [Outcome() for _ in requests]
+    for request, outcome in zip(requests, outcomes, strict=True):
+        scarce.submit(request, outcome)
+    while scarce.step():
+        assert scarce.drafts is not None
+        cached = {cache.sequence for cache in scarce.drafts.caches}
+        for waiting in scarce.scheduler.waiting:
+            assert waiting not in cached
+            assert waiting.draft is None
     assert [outcome.tokens for outcome in outcomes] == expected
     assert scarce.metrics.preemptions._value.get() > 0
     assert scarce.load().used_pages == 0
