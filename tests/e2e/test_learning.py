@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.learning_drafter import Learning, allowed
 from tests.e2e.test_fair_share import serving_verifier
 from tests.server.support import running_server, settings_for
-from tests.verifier.support import CONFIG, Outcome, decode, random_requests
+from tests.verifier.support import CONFIG, Outcome, decode, random_requests, repairs_of
 
 from blockdraft_drafter.learning.comparison import SequenceGain
 from blockdraft_drafter.learning.versions import VersionStore
@@ -43,7 +43,7 @@ def test_answers_are_the_same_while_weights_come_and_go(learning: Learning) -> N
             learning.store.roll_back("by hand")
             learning.poll()
     assert [outcome.tokens for outcome in outcomes] == expected
-    assert engine.metrics.repair_count() == 0
+    assert repairs_of(engine) == 0
     assert steps > 14
     assert versions >= {1, 2, 3}
     assert learning.serving.message.number == 2

@@ -17,6 +17,7 @@ from tests.verifier.support import (
     LAYER_IDS,
     Outcome,
     finish,
+    repairs_of,
     tiny_decoder,
 )
 
@@ -163,7 +164,7 @@ def check_lossless(setting: Setting, drafters: dict[str, DraftMethod]) -> dict[s
         for concurrency in (1, most):
             outcomes = setting.answers(engine, concurrency, max_draft=None)
             assert [outcome.tokens for outcome in outcomes] == expected, (name, concurrency)
-            assert engine.metrics.repair_count() == 0
+            assert repairs_of(engine) == 0
         half = [tokens[: len(tokens) // 2] for tokens in expected]
         resumed = setting.answers(engine, most, None, half)
         assert [a + b.tokens for a, b in zip(half, resumed, strict=True)] == expected, name

@@ -150,6 +150,12 @@ def value_of(metric: Counter | Gauge) -> float:
     return next(each.value for each in family.samples if not each.name.endswith("_created"))
 
 
+def repairs_of(engine: Engine) -> float:
+    """Return how many differences the accepted-token sync has found."""
+    [family] = engine.metrics.repairs.collect()
+    return sum(each.value for each in family.samples if each.name.endswith("_total"))
+
+
 def error_of(message: pb.SequenceTokens) -> ServiceError:
     status = Status()
     assert message.error.Unpack(status)

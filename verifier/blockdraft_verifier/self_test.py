@@ -72,18 +72,14 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
 
 
 def enforce(
-    runner: ModelRunner,
-    seconds: Mapping[Bucket, float],
-    *,
-    allow_inexact: bool,
-    span: int = AT_START,
+    runner: ModelRunner, seconds: Mapping[Bucket, float], *, allow_inexact: bool
 ) -> Exactness:
     """Find the numerics classes, and serve one of them only; `seconds` are those of each step.
 
     Raises:
         InexactError: If steps differ and that cannot be mended; not with `allow_inexact`.
     """
-    exactness = self_test(runner, span)
+    exactness = self_test(runner)
     if exactness.exact or allow_inexact:
         return exactness
     logger.warning("%s", exactness.summary())

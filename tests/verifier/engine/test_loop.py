@@ -19,6 +19,7 @@ from tests.verifier.support import (
     link_to,
     make_engine,
     random_requests,
+    repairs_of,
     scripted,
 )
 
@@ -256,7 +257,7 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
     requests = random_requests(10 + seed, count=6)
     expected = [outcome.tokens for outcome in decode(plain, requests)]
     method.draft = oracle(requests, expected, 0.8)
-    repairs = drafting.metrics.repair_count()
+    repairs = repairs_of(drafting)
     link._random.seed(seed)
     link.fault_rate = 0.3
     outcomes = [Outcome() for _ in requests]
@@ -266,7 +267,7 @@ def test_faults_on_the_wire_are_found_repaired_and_harmless(
         assert_in_sync(drafting, link)
     assert [outcome.tokens for outcome in outcomes] == expected
     assert link.faults
-    assert drafting.metrics.repair_count() > repairs
+    assert repairs_of(drafting) > repairs
     # Whatever was drafted from was exactly the committed context of the sequence.
     truths = [
         [*request.prompt, *tokens] for request, tokens in zip(requests, expected, strict=True)

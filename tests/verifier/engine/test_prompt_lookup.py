@@ -18,6 +18,7 @@ from tests.verifier.support import (
     make_engine,
     nothing,
     random_requests,
+    repairs_of,
     value_of,
     wrong,
 )
@@ -101,7 +102,7 @@ def test_a_drafter_and_prompt_lookup_take_turns(draft: DraftRule, groups: Any) -
     outcomes = decode(engine, requests)
     assert [outcome.tokens for outcome in outcomes] == decoded(requests)
     # The draft KV caches were kept up beside it.
-    assert engine.metrics.repair_count() == 0
+    assert repairs_of(engine) == 0
     usages = [outcome.usage for outcome in outcomes]
     assert sum(usage.prompt_lookup_accepted for usage in usages) > 20
     if draft is wrong:

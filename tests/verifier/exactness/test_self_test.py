@@ -174,7 +174,7 @@ def test_what_no_padding_mends_is_refused() -> None:
 def test_float32_is_padded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Bucket(1, 1, 1), Bucket(1, 2, 2)
     found = find_classes("float32", {one: [b"a"], two: [b"b"]})
-    monkeypatch.setattr(module, "self_test", lambda runner, span: found)
+    monkeypatch.setattr(module, "self_test", lambda runner: found)
     runner = ModelRunner(tiny(num_layers=1, dtype=jnp.float32), SMALL)
     mended = enforce(runner, {one: 1.0, two: 1.1}, allow_inexact=False)
     assert (mended.exact, mended.padded) == (True, (one,))

@@ -150,12 +150,6 @@ class VerifierMetrics:
         """Count one difference found by the accepted-token sync."""
         self.repairs.labels(cause).inc()
 
-    def repair_count(self) -> float:
-        """Return the number of differences found so far."""
-        [family] = self.repairs.collect()
-        samples = (s.value for s in family.samples if s.name.endswith("_total"))
-        return sum(samples, start=0.0)
-
     def count_step_seconds(
         self, verify_seconds: float, times: DraftTimes, total_seconds: float
     ) -> None:
