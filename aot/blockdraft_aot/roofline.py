@@ -36,10 +36,6 @@ class Roofline:
         """Return whether arithmetic, not memory, sets the least time of a step."""
         return flops / self.peak_flops >= memory_bytes / self.bandwidth
 
-    def of_chips(self, count: int) -> "Roofline":
-        """Return the roofline of several such devices together."""
-        return Roofline(count * self.peak_flops, count * self.bandwidth, self.source)
-
     def knee_tokens(self, bytes_per_weight: int) -> float:
         """Return the tokens K* from which on reading the weights takes less than using them.
 

@@ -18,7 +18,6 @@ DTYPE_HELP = "of weights, KV cache and draft KV caches; `auto` as when serving"
 BLOCK_HELP = "block of a drafter that is random or leaves it open, the anchor included"
 LENGTH_HELP = "tokens of a draft; unset: all that a block holds beside its anchor"
 POLICY_HELP = "`adaptive` drafts as far as measured costs say it pays; `fixed` the whole draft"
-TARGET_SHAPE = "target"
 # A step of a service started here is as large as that of `blockdraft serve`.
 STEP_TOKENS = SchedulerSettings().max_step_tokens
 
@@ -202,42 +201,18 @@ class KFlatSettings:
         minimum=1,
         distinct=True,
     )
-    runs: int = setting(
-        7,
-        "timed runs of each step, in rounds over all; 0: nothing is timed, only modelled",
-        minimum=0,
-    )
-    dtype: Dtype = setting(
-        "auto",
-        "element type of weights and cache; `auto` as when serving, which is bfloat16 on TPUs, "
-        "modelled ones too",
-    )
-    topology: tuple[str, ...] = setting(
-        (),
-        "one or more TPU topologies to model, all chips of each, such as "
-        "`v5p:2x2x1 v5e:2x2 v6e:2x2`; needs `blockdraft[tpu]` for libtpu",
-        metavar="TPU",
-        distinct=True,
-    )
-    model_shape: tuple[str, ...] = setting(
-        (TARGET_SHAPE,),
-        "one or more models to model on them: `target`, or a shape that --target of "
-        "`blockdraft compile` knows",
-        metavar="SHAPE",
-        distinct=True,
-    )
+    runs: int = setting(7, "timed runs of each step, in rounds over all", minimum=1)
+    dtype: Dtype = setting("auto", "element type of weights and cache; `auto` as when serving")
     result: OutputSettings = group(OutputSettings)
 
     def __post_init__(self) -> None:
-        """Check that the parts agree with each other, and that there is anything to do."""
+        """Check that the parts agree with each other."""
         for batch in self.batch:
             if batch > self.max_tokens or batch & (batch - 1):
                 raise ValueError(
                     "--batch must be powers of two up to --max-tokens "
                     f"({self.max_tokens}), got {batch}"
                 )
-        if not self.runs and not self.topology:
-            raise ValueError("--runs 0 measures nothing; say --topology to model a TPU")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ import jax.numpy as jnp
 import pytest
 from tests.models.tiny import LIKE_GEMMA4_SHARED, tiny_config
 
+from blockdraft_aot.compiled import modelled_seconds
 from blockdraft_aot.model_shapes import Pair
 from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.settings import ServingLimits
 from blockdraft_aot.topology import describe_topology
 from blockdraft_bench.kflat.curve import StepShape, step_cost
-from blockdraft_bench.kflat.measure import modelled_timings
+from blockdraft_verifier.device.buckets import Bucket
 
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.tpu
@@ -33,20 +34,21 @@ def test_operations_and_bytes(name: str, shapes: list[StepShape]) -> None:
         vocab_size=8192,
     )
     topology = describe_topology(name)
-    steps: list[int] = []
-    timings = modelled_timings(
-        config, shapes, jnp.bfloat16, topology, on_step=lambda: steps.append(1)
-    )
-    assert len(steps) == len(shapes)
+    chips = topology.mesh.size
     for shape in shapes:
-        timing, by_hand = timings[shape], step_cost(config, shape, bytes_per_element=2)
-        assert timing.compiled is not None
-        assert timing.compiled.flops == pytest.approx(by_hand.flops, rel=FLOPS_TOLERANCE)
+        context = shape.context_tokens + shape.tokens_per_sequence
+        limits = ServingLimits(shape.batch, shape.tokens, context, 32)
+        pages = shape.batch * -(-context // 32)
+        programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, jnp.bfloat16)
+        bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
+        rest = programs.program(bucket, shape.context_tokens).by_hand
+        counts, by_hand = programs.count_greedy(bucket).plus(rest), step_cost(config, shape, 2)
+        assert chips * counts.flops == pytest.approx(by_hand.flops, rel=FLOPS_TOLERANCE)
         # What passes from one kernel to the next is written and read, which counts as well.
-        assert by_hand.bytes < timing.compiled.bytes < 4 * by_hand.bytes
+        assert by_hand.bytes < chips * counts.bytes < 4 * by_hand.bytes
         # No faster than the chips' peaks allow.
-        chips = topology.roofline.of_chips(topology.mesh.size)
-        assert timing.seconds > chips.seconds(by_hand.flops, by_hand.bytes)
+        least = topology.roofline.seconds(by_hand.flops / chips, by_hand.bytes / chips)
+        assert modelled_seconds(counts, rest, topology.roofline) > least
 
 
 def test_each_period_is_counted_as_often_as_it_comes() -> None:

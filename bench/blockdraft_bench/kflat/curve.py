@@ -2,7 +2,7 @@
 
 Verification reads all weights whatever K is. While that takes longer than the arithmetic, more
 tokens are free; from the knee K* on they are not, on a device that does nothing else. Where a
-measured curve rises earlier, the roofline does not explain it: that is overhead.
+curve rises earlier, the roofline does not explain it: that is overhead.
 
 With H hidden, I intermediate, V vocabulary, L layers, A and G query and KV heads of width D, a
 step over B sequences of context C with n new tokens each (T = B n) needs
@@ -87,32 +87,25 @@ def step_shapes(
 
 @dataclass(frozen=True, slots=True)
 class CurveName:
-    """The device, model, batch and context of a curve; a modelled one ran nowhere."""
+    """The device, model, batch and context of a curve."""
 
     device: str
     model: str
-    modelled: bool
     batch: int
     context_tokens: int
 
-    @property
-    def marked_device(self) -> str:
-        """The device, with a mark if nothing ran on it."""
-        return f"{self.device} (modelled)" if self.modelled else self.device
-
     def __str__(self) -> str:
         """Return the curve's name in a sentence."""
-        where = f"{self.marked_device}, {self.model}, batch {self.batch}"
+        where = f"{self.device}, {self.model}, batch {self.batch}"
         return f"{where}, {self.context_tokens} context tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The time of one step: median and quartiles, or modelled seconds and XLA's counts."""
+    """The time of one step: median and quartiles."""
 
     seconds: float
-    quartiles: tuple[float, float] | None = None
-    compiled: StepCost | None = None
+    quartiles: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +158,13 @@ def curves_of(
     timings: Mapping[StepShape, Timing],
     *,
     device: str,
-    modelled: bool,
     bytes_per_weight: int,
     roofline: Roofline,
 ) -> list[Curve]:
     """Return the timed steps of one device and model, as a curve for each batch and context."""
     groups: dict[CurveName, dict[int, tuple[Timing, StepCost]]] = {}
     for shape, timing in timings.items():
-        name = CurveName(device, config.name, modelled, shape.batch, shape.context_tokens)
+        name = CurveName(device, config.name, shape.batch, shape.context_tokens)
         cost = step_cost(config, shape, bytes_per_weight)
         groups.setdefault(name, {})[shape.tokens] = timing, cost
     return [
@@ -191,7 +183,6 @@ def steps_of(
     (first, _), *_ = timings.values()
     steps = []
     for tokens, (timing, cost) in timings.items():
-        compiled = timing.compiled
         bound = roofline.seconds(cost.flops, cost.bytes)
         steps.append(
             {
@@ -202,8 +193,6 @@ def steps_of(
                 "relative_to_one": timing.seconds / first.seconds,
                 "flops": cost.flops,
                 "bytes": cost.bytes,
-                "compiled_flops": None if compiled is None else compiled.flops,
-                "compiled_bytes": None if compiled is None else compiled.bytes,
                 "roofline_seconds": bound,
                 "seconds_over_roofline": timing.seconds / bound,
             }
@@ -221,7 +210,7 @@ def curve_table(curves: Sequence[Curve]) -> str:
         relative = {step["tokens"]: number(step["relative_to_one"]) for step in curve.steps}
         rows.append(
             [
-                name.marked_device,
+                name.device,
                 name.model,
                 name.batch,
                 name.context_tokens,

@@ -1,27 +1,19 @@
-"""Curves of this machine, timed in rounds over all shapes, and of TPUs that are not there."""
+"""Curves of this machine, timed in rounds over all shapes."""
 
 import functools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from blockdraft_aot.compiled import modelled_seconds
-from blockdraft_aot.model_shapes import SHAPES, Pair
-from blockdraft_aot.programs import TargetPrograms
 from blockdraft_aot.roofline import PUBLISHED, Roofline
-from blockdraft_aot.settings import AotError, ServingLimits
-from blockdraft_aot.topology import Topology, describe_topology
-from blockdraft_bench.errors import BenchUsageError
 from blockdraft_bench.kflat.curve import (
     TOLERANCE,
     Curve,
-    StepCost,
     StepShape,
     Timing,
     curve_table,
@@ -31,16 +23,14 @@ from blockdraft_bench.kflat.curve import (
 from blockdraft_bench.provenance import Target, hardware
 from blockdraft_bench.result import Result, bullets, draw, page
 from blockdraft_bench.run import Run, sample_in_rounds
-from blockdraft_bench.settings import TARGET_SHAPE, KFlatSettings
+from blockdraft_bench.settings import KFlatSettings
 from blockdraft_bench.statistics import percentiles
-from blockdraft_models.decoder.config import DecoderConfig
 from blockdraft_models.decoder.model import Decoder
 from blockdraft_models.executables import keep_executables, require_devices
 from blockdraft_models.precision import serving_dtype
 from blockdraft_models.weights.loading import load_checkpoint_config, load_decoder
 from blockdraft_models.weights.resolve import resolve_target
 from blockdraft_runtime.settings.verifier import EngineSettings, SchedulerSettings
-from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.device.runner import ModelRunner
 from blockdraft_verifier.scheduling.row import Row
@@ -50,57 +40,27 @@ from blockdraft_verifier.scheduling.sequence import GenerationRequest, TokenSequ
 # noticeable time.
 MATRIX_SIZE = 1536
 STREAM_SHAPE = (8192, 8192)
-# As `blockdraft compile` has it by default.
-PAGE_SIZE = 32
-MODELLED_NOTE = (
-    "Modelled curves are XLA's model of the compiled greedy step on all chips, one layer times "
-    "their number, with attention by hand; nothing ran. What fits, `blockdraft compile` tells."
-)
 
 
 def measure(settings: KFlatSettings, run: Run) -> Result:
-    """Time the steps, model those of other chips."""
-    for name in settings.model_shape:
-        if name not in (names := (TARGET_SHAPE, *SHAPES)):
-            raise BenchUsageError(f"--model-shape must be of {', '.join(names)}, got {name}")
+    """Time the steps, and say up to which K they are free."""
+    keep_executables()
+    require_devices()
     shapes = step_shapes(settings.batch, settings.context_tokens, settings.max_tokens)
-    topologies = [_described(name) for name in settings.topology]
-    if settings.runs:
-        # Executables for other chips cannot be loaded here, so none are kept without runs.
-        keep_executables()
-        require_devices()
     path = resolve_target(settings.target)
-    checkpoint = load_checkpoint_config(path)
-    target = Target.of(checkpoint)
-    curves = measured_curves(path, shapes, settings, run) if settings.runs else []
-    configs = [SHAPES.get(name, checkpoint.config) for name in settings.model_shape]
-    curves += modelled_curves(configs, topologies, shapes, settings.dtype, run)
+    target = Target.of(load_checkpoint_config(path))
+    curves = measured_curves(path, shapes, settings, run)
     caption = (
         "Time of a verification step over K tokens, relative to one token a sequence. Target "
         f"{target}, medians of {settings.runs} runs; free means at most "
         f"{TOLERANCE:.0%} more."
     )
-    facts = {
-        "target": target,
-        "modelled_note": MODELLED_NOTE if topologies else None,
-        "curves": [curve.summary() for curve in curves],
-    }
-    text = page(
-        caption,
-        curve_table(curves),
-        bullets(f"{curve.name}: {curve.explain()}" for curve in curves),
-        MODELLED_NOTE if topologies else "",
-    )
+    facts = {"target": target, "curves": [curve.summary() for curve in curves]}
+    explanations = bullets(f"{curve.name}: {curve.explain()}" for curve in curves)
     rows = [step for curve in curves for step in curve.steps]
     by = ["device", "model", "batch", "context_tokens"]
-    return Result(facts, rows, text, draw(rows, "tokens", "relative_to_one", by, log=True))
-
-
-def _described(name: str) -> Topology:
-    try:
-        return describe_topology(name)
-    except AotError as error:
-        raise BenchUsageError(f"--topology: {error}") from error
+    figure = draw(rows, "tokens", "relative_to_one", by, log=True)
+    return Result(facts, rows, page(caption, curve_table(curves), explanations), figure)
 
 
 def measured_curves(
@@ -128,7 +88,6 @@ def measured_curves(
         checkpoint.config,
         timings,
         device=machine.accelerator or f"{machine.cpu}, {machine.cores} cores",
-        modelled=False,
         bytes_per_weight=dtype.itemsize,
         roofline=probe.roofline(),
     )
@@ -235,65 +194,3 @@ def _seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - started
-
-
-def modelled_curves(
-    configs: Sequence[DecoderConfig],
-    topologies: Sequence[Topology],
-    shapes: Sequence[StepShape],
-    dtype_name: str,
-    run: Run,
-) -> list[Curve]:
-    """Return the curves of chips that are not there; "auto" is bfloat16, as on a TPU."""
-    dtype = jnp.dtype("float32" if dtype_name == "float32" else "bfloat16")
-    curves = []
-    for topology in topologies:
-        chips = topology.mesh.size
-        for config in configs:
-            phase = run.phase(f"modelling {config.name} on {topology.name}", len(shapes))
-            curves += curves_of(
-                config,
-                modelled_timings(config, shapes, dtype, topology, on_step=phase.advance),
-                device=f"{chips} x {topology.kind} ({topology.name})",
-                modelled=True,
-                bytes_per_weight=dtype.itemsize,
-                roofline=topology.roofline.of_chips(chips),
-            )
-    return curves
-
-
-def modelled_timings(
-    config: DecoderConfig,
-    shapes: Sequence[StepShape],
-    dtype: DTypeLike,
-    topology: Topology,
-    *,
-    on_step: Callable[[], None] = lambda: None,
-) -> dict[StepShape, Timing]:
-    """Return the modelled time of each step, on all chips of a topology; nothing is measured.
-
-    The time is that of the compiler's own model, or the roofline of its counts where it has none,
-    attention added by hand. What every chip does for itself is counted on each.
-    """
-
-    def timing(shape: StepShape) -> Timing:
-        context = shape.context_tokens + shape.tokens_per_sequence
-        limits = ServingLimits(shape.batch, shape.tokens, context, PAGE_SIZE)
-        pages = shape.batch * -(-context // PAGE_SIZE)
-        programs = TargetPrograms.on(topology.mesh, Pair(config, None), limits, pages, dtype)
-        # Logits are wanted of every token.
-        bucket = Bucket(shape.batch, shape.tokens, shape.tokens)
-        by_hand = programs.program(bucket, shape.context_tokens).by_hand
-        counts = programs.count_greedy(bucket).plus(by_hand)
-        seconds = modelled_seconds(counts, by_hand, topology.roofline)
-        chips = topology.mesh.size
-        compiled = StepCost(chips * counts.flops, chips * counts.bytes)
-        return Timing(seconds, compiled=compiled)
-
-    timings = {}
-    # XLA compiles outside the interpreter lock, so two at a time keep two cores busy.
-    with ThreadPoolExecutor(max_workers=2) as executor:
-        for shape, modelled in zip(shapes, executor.map(timing, shapes), strict=True):
-            timings[shape] = modelled
-            on_step()
-    return timings

@@ -1,6 +1,6 @@
 """Rooflines, costs counted by hand, and what is said of a K-flat curve; on made-up numbers."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from tests.models.tiny import tiny_config
@@ -26,19 +26,13 @@ from blockdraft_bench.kflat.measure import engine_config
 ROOFLINE = Roofline(100.0, 10.0, "measured")
 
 
-def curve(
-    *relative: float, weights: float = 1000.0, kv: float = 0.0, modelled: bool = False
-) -> Curve:
+def curve(*relative: float, weights: float = 1000.0, kv: float = 0.0) -> Curve:
     """Return steps of 1, 2, 4, ... tokens over `weights` 2-byte weights and `kv` bytes a token."""
-    name = CurveName(
-        device="a device", model="a model", modelled=modelled, batch=1, context_tokens=128
-    )
+    name = CurveName(device="a device", model="a model", batch=1, context_tokens=128)
     steps = {}
     for power, times in enumerate(relative):
         size = 1 << power
-        timing = Timing(200.0 * times, None if modelled else (190.0 * times, 210.0 * times))
-        if modelled:
-            timing = replace(timing, compiled=StepCost(0.0, 6.0 * weights))
+        timing = Timing(200.0 * times, (190.0 * times, 210.0 * times))
         steps[size] = timing, StepCost(2.0 * weights * size, 2.0 * weights + kv * size)
     return Curve(name, 2, ROOFLINE, steps_of(name, steps, ROOFLINE))
 
@@ -96,24 +90,23 @@ def test_says_that_everything_was_free() -> None:
 
 
 def test_table() -> None:
-    fast, slow = curve(1.0, 1.05), curve(1.0, 1.5, 2.0, modelled=True)
+    fast, slow = curve(1.0, 1.05), curve(1.0, 1.5, 2.0)
     assert curve_table([fast, slow]).splitlines() == [
         "| Device | Model | Batch | Context | K* | Free until | First, ms | 1 | 2 | 4 |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         "| a device | a model | 1 | 128 | 10 | 2 | 2e+05 | 1.00 | 1.05 |  |",
-        "| a device (modelled) | a model | 1 | 128 | 10 | 1 | 2e+05 | 1.00 | 1.50 | 2.00 |",
+        "| a device | a model | 1 | 128 | 10 | 1 | 2e+05 | 1.00 | 1.50 | 2.00 |",
     ]
 
 
 def test_a_curve_for_each_batch_and_context() -> None:
     config = tiny_config()
     shapes = step_shapes([1, 2], [10, 20], 4)
-    timings = {shape: Timing(float(shape.tokens)) for shape in shapes}
+    timings = {shape: Timing(float(shape.tokens), (0.0, 9.0)) for shape in shapes}
     curves = curves_of(
         config,
         timings,
         device="a device",
-        modelled=False,
         bytes_per_weight=4,
         roofline=ROOFLINE,
     )
