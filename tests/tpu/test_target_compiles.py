@@ -16,6 +16,7 @@ from blockdraft_aot.survey import DTYPE, Memory, pages_that_fit
 from blockdraft_aot.topology import Topology, describe_topology
 from blockdraft_models.decoder.config import DecoderConfig, DeltaSizes
 from blockdraft_models.decoder.rope_scaling import ProportionalScaling
+from blockdraft_models.diffusion import MaskDiffusion, NoiseDiffusion
 from blockdraft_models.weights.loading import load_checkpoint_config
 from blockdraft_verifier.device.buckets import Bucket
 from blockdraft_verifier.device.sizes import page_size_on_tpu
@@ -256,22 +257,25 @@ def test_a_checkpoint_with_narrow_latent_heads_and_groups_of_experts_compiles() 
     assert compiled.layer_sums == 0
 
 
-@pytest.mark.parametrize("name", ["sdar-8b", "fast-dllm-v2-7b"])
-def test_steps_that_denoise_compile(name: str) -> None:
-    config = SHAPES[name].shortened(2)
+def test_steps_that_denoise_compile() -> None:
+    # Of few tokens: what samples them takes longest to compile, and is that of other targets.
+    config = replace(SHAPES["fast-dllm-v2-7b"].shortened(2), vocab_size=4096, bos_token_id=None)
+    masks = MaskDiffusion(32, 8, 1, 0.9, shifted=True)
+    config = replace(config, eos_token_ids=(), diffusion=masks)
     mesh = topology("v6e:2x2").mesh
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
     # JAX's kernel is causal.
     assert programs.layout.attention == "tiles"
     assert programs.buckets[0].tokens >= config.canvas_grain
-    for bucket in (programs.buckets[0], programs.buckets[-1]):
-        found = compile_and_read(programs.lower(bucket))
-        assert found.kernels == kernel_count(config)
-        assert found.layer_sums == 0
+    found = compile_and_read(programs.lower(programs.buckets[0]))
+    assert found.kernels == kernel_count(config)
+    assert found.layer_sums == 0
 
 
 def test_steps_that_denoise_noise_compile() -> None:
     config = SHAPES["diffusiongemma-26b-a4b"].shortened(6)
+    noise = NoiseDiffusion(256, 4096)
+    config = replace(config, vocab_size=4096, bos_token_id=None, eos_token_ids=(), diffusion=noise)
     mesh = topology("v6e:2x4").mesh
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
     [bucket] = [b for b in programs.buckets if (b.tokens, b.choices) == (256, 256)]

@@ -155,8 +155,13 @@ def test_scores_of_a_canvas_are_those_of_transformers() -> None:
         signal = means * decoder.config.embedding_scale
 
 
-@pytest.mark.parametrize("name", ["sdar", "sdar-moe", "fast-dllm", "diffusion-gemma"])
-@pytest.mark.parametrize("weights", ["float", "int8"])
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        *(("sdar", "float"), ("sdar-moe", "float"), ("fast-dllm", "float")),
+        *(("diffusion-gemma", "float"), ("diffusion-gemma", "int8")),
+    ],
+)
 def test_checkpoints_complete_as_with_transformers(name: str, weights: WeightFormat) -> None:
     decoder, _ = load_decoder(TARGETS / name, dtype=jnp.float32, weights=weights)
     folder = TARGETS if name != "diffusion-gemma" else TARGETS.parent
@@ -230,6 +235,14 @@ def test_biases_hold_at_every_position(diffusion: Diffusion) -> None:
 def test_all_steps_give_the_same_bits(diffusion: Diffusion, dtype: str) -> None:
     runner = UnhurriedRunner(new_decoder(diffusion, dtype), ENGINE)
     runner.warm_up(NO_FEATURES, diffusion.canvas_tokens)
+    assert self_test(runner, 16).exact
+
+
+@pytest.mark.parametrize("pages", [12, 16])
+def test_small_caches_are_tested_too(pages: int) -> None:
+    limits = replace(ENGINE.scheduler, max_sequences=1, max_step_tokens=16)
+    runner = UnhurriedRunner(new_decoder(GEMMA), replace(ENGINE, num_pages=pages, scheduler=limits))
+    runner.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
     assert self_test(runner, 16).exact
 
 

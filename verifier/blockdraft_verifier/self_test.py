@@ -61,7 +61,7 @@ def self_test(runner: ModelRunner, span: int = AT_START) -> Exactness:
     signatures = {bucket: probe.signatures(bucket, live) for bucket in runner.buckets}
     canvases = {bucket: probe.canvases(bucket) for bucket in runner.buckets}
     # Steps that are too small for a canvas differ from none.
-    default = canvases[max(runner.buckets, key=lambda bucket: bucket.tokens)]
+    default = canvases[max(runner.buckets, key=lambda bucket: bucket.tokens)] or {b""}
     both = {
         bucket: {
             text + canvas for text in signatures[bucket] for canvas in canvases[bucket] or default
