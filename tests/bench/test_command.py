@@ -28,10 +28,8 @@ from blockdraft_client.cli.main import main
         ("decode", ("--drafter", "nowhere"), 2, "'nowhere' is neither a directory"),
         ("decode", ("--drafter", "eagle3"), 2, "no EAGLE-3 drafter is shipped for target"),
         ("decode", (), 2, "no drafter is known for this target"),
-        ("kflat", ("--runs", "0"), 2, "--runs 0 measures nothing; say --topology"),
         ("kflat", ("--batch", "3"), 2, "--batch must be powers of two up to --max-tokens (8), got"),
         ("kflat", ("--batch", "16"), 2, "--batch must be powers of two up to --max-tokens (8), go"),
-        ("kflat", ("--model-shape", "gpt"), 2, "--model-shape must be of target, llama"),
         ("link", ("--transport", "pigeon"), 2, "--transport must be shared-memory, unix or tcp"),
         ("peers", (), 2, "llama.cpp reads only .gguf files, which target"),
         (
