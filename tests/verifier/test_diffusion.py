@@ -26,7 +26,8 @@ from blockdraft_models.diffusion import Diffusion, MaskDiffusion, NoiseDiffusion
 from blockdraft_models.sampling_options import LogitsRules, Sampling
 from blockdraft_models.weights.loading import load_decoder
 from blockdraft_models.weights.quantization import WeightFormat
-from blockdraft_verifier.device import denoising, step
+from blockdraft_verifier.device import denoising, runner, step
+from blockdraft_verifier.device.cache import CacheLayout, PagedCache, allocate_cache
 from blockdraft_verifier.device.feature_form import NO_FEATURES
 from blockdraft_verifier.scheduling.sequence import FinishReason, GenerationRequest
 from blockdraft_verifier.self_test import self_test
@@ -210,6 +211,20 @@ def test_a_replay_goes_on_with_the_same_tokens(diffusion: Diffusion) -> None:
             assert received + decode(engine, [replayed])[0].tokens == whole.tokens
 
 
+def test_what_an_ended_canvas_leaves_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    [request] = requests_of(5, 1)
+    [clean] = decode(make_engine(decoder_of(GEMMA), config=ENGINE), [request])
+
+    def spoiled(layout: CacheLayout) -> PagedCache:
+        cache = allocate_cache(layout)
+        assert cache.signals is not None
+        return cache._replace(signals=jnp.full_like(cache.signals, jnp.nan))
+
+    monkeypatch.setattr(runner, "allocate_cache", spoiled)
+    [outcome] = decode(make_engine(decoder_of(GEMMA), config=ENGINE), [request])
+    assert outcome.tokens == clean.tokens
+
+
 @FORMS
 def test_a_stop_token_ends_a_completion_inside_of_a_canvas(diffusion: Diffusion) -> None:
     engine = make_engine(decoder_of(diffusion), config=ENGINE)
@@ -233,17 +248,17 @@ def test_biases_hold_at_every_position(diffusion: Diffusion) -> None:
 @FORMS
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_all_steps_give_the_same_bits(diffusion: Diffusion, dtype: str) -> None:
-    runner = UnhurriedRunner(new_decoder(diffusion, dtype), ENGINE)
-    runner.warm_up(NO_FEATURES, diffusion.canvas_tokens)
-    assert self_test(runner, 16).exact
+    steps = UnhurriedRunner(new_decoder(diffusion, dtype), ENGINE)
+    steps.warm_up(NO_FEATURES, diffusion.canvas_tokens)
+    assert self_test(steps, 16).exact
 
 
 @pytest.mark.parametrize("pages", [12, 16])
 def test_small_caches_are_tested_too(pages: int) -> None:
     limits = replace(ENGINE.scheduler, max_sequences=1, max_step_tokens=16)
-    runner = UnhurriedRunner(new_decoder(GEMMA), replace(ENGINE, num_pages=pages, scheduler=limits))
-    runner.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
-    assert self_test(runner, 16).exact
+    steps = UnhurriedRunner(new_decoder(GEMMA), replace(ENGINE, num_pages=pages, scheduler=limits))
+    steps.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
+    assert self_test(steps, 16).exact
 
 
 def test_canvases_that_round_differently_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +271,6 @@ def test_canvases_that_round_differently_are_noticed(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(step, "denoise", coarse)
     with own_programs():
-        runner = UnhurriedRunner(new_decoder(GEMMA), ENGINE)
-        runner.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
-        assert not self_test(runner, 16).exact
+        steps = UnhurriedRunner(new_decoder(GEMMA), ENGINE)
+        steps.warm_up(NO_FEATURES, GEMMA.canvas_tokens)
+        assert not self_test(steps, 16).exact

@@ -49,7 +49,9 @@ def canvas_inputs(
     offset = jnp.where(joint, token - batch.row_starts[row], 0)
     slot = jnp.where(joint, rows.slot[row], signals.shape[0])
     read = signals.at[slot, offset].get(mode="fill", fill_value=0)
-    return CanvasInputs(joint, read * rows.follows[row][:, None].astype(read.dtype)), slot, offset
+    # Of a first step it is that of another sequence, which may be no number.
+    signal = jnp.where(rows.follows[row][:, None], read, 0)
+    return CanvasInputs(joint, signal), slot, offset
 
 
 class _Part(NamedTuple):
