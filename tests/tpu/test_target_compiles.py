@@ -259,9 +259,9 @@ def test_a_checkpoint_with_narrow_latent_heads_and_groups_of_experts_compiles() 
 
 def test_steps_that_denoise_compile() -> None:
     # Of few tokens: what samples them takes longest to compile, and is that of other targets.
-    config = replace(SHAPES["fast-dllm-v2-7b"].shortened(2), vocab_size=4096, bos_token_id=None)
+    few: dict[str, Any] = {"vocab_size": 4096, "bos_token_id": None, "eos_token_ids": ()}
     masks = MaskDiffusion(32, 8, 1, 0.9, shifted=True)
-    config = replace(config, eos_token_ids=(), diffusion=masks)
+    config = replace(SHAPES["fast-dllm-v2-7b"].shortened(2), diffusion=masks, **few)
     mesh = topology("v6e:2x2").mesh
     programs = TargetPrograms.on(mesh, Pair(config, None), LIMITS, NEEDED_PAGES, DTYPE)
     # JAX's kernel is causal.
