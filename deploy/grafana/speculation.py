@@ -100,6 +100,14 @@ SPECULATION = Dashboard(
                     },
                     "percentunit",
                 ),
+                Panel(
+                    "Steps of a canvas",
+                    {
+                        "mean": f"{rate('verifier_denoising_steps_total')} / "
+                        f"({rate('verifier_canvases_total')} > 0)"
+                    },
+                    description="Of targets that denoise, and draft nothing.",
+                ),
             ],
         ],
         "Drafter": [
