@@ -38,11 +38,11 @@ from blockdraft_client import Client
 pytestmark = pytest.mark.deploy
 OPENAI = "0.0.0.0:8000"
 # What dashboards show that does not happen here: a TPU, failed requests, refused sequences, TLS,
-# a drafter that learns.
+# a drafter that learns, canvases.
 NOT_HERE = (
     *("duty_cycle", "memory_used", "outcome!~", "refused_sequences"),
     *("tenant_limit", "tls_certificate", "drafter_version_verifications"),
-    *("blockdraft_trainer", "version_changes"),
+    *("blockdraft_trainer", "version_changes", "verifier_canvases"),
 )
 
 
