@@ -231,7 +231,7 @@ VARIETIES: dict[str, Variety] = {
 def published(draw: Callable[[Any], Any], family: str) -> dict[str, Any]:
     """Draw a `config.json`."""
     keys, rotations, kinds = VARIETIES[family]
-    layers = draw(st.integers(1, 3))
+    layers = draw(st.integers(1, 2))
     config = {"model_type": family, "num_hidden_layers": layers, **draw(st.sampled_from(rotations))}
     config |= {key: draw(st.sampled_from(values)) for key, values in (EVERYWHERE | keys).items()}
     if "full_attention_interval" in config:  # one layer attends

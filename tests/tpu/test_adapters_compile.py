@@ -43,7 +43,10 @@ def mesh_of(name: str) -> Mesh:
     return describe_topology(name).mesh
 
 
-@pytest.mark.parametrize(("chips", "chip_count"), [("v6e:1x1x1", 1), ("v6e:2x2", 4)])
+@pytest.mark.parametrize(
+    ("chips", "chip_count"),
+    [pytest.param("v6e:1x1x1", 1, marks=pytest.mark.slow), ("v6e:2x2", 4)],
+)
 def test_steps_with_adapters_compile(
     chips: str, chip_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,6 +272,7 @@ def test_steps_that_denoise_compile() -> None:
     assert found.layer_sums == 0
 
 
+@pytest.mark.slow
 def test_steps_that_denoise_noise_compile() -> None:
     config = SHAPES["diffusiongemma-26b-a4b"].shortened(6)
     noise = NoiseDiffusion(256, 4096)

@@ -159,8 +159,8 @@ def test_scores_of_a_canvas_are_those_of_transformers() -> None:
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
-        *(("sdar", "float"), ("sdar-moe", "float"), ("fast-dllm", "float")),
-        *(("diffusion-gemma", "float"), ("diffusion-gemma", "int8")),
+        *(("sdar", "float"), ("sdar", "int8"), ("sdar-moe", "float"), ("fast-dllm", "float")),
+        ("diffusion-gemma", "float"),
     ],
 )
 def test_checkpoints_complete_as_with_transformers(name: str, weights: WeightFormat) -> None:
