@@ -117,10 +117,7 @@ class Engine:
             self._attach(drafter)
 
     def submit(
-        self,
-        request: GenerationRequest,
-        listener: Listener,
-        on_step_end: StepEnd = lambda: None,
+        self, request: GenerationRequest, listener: Listener, on_step_end: StepEnd = lambda: None
     ) -> TokenSequence:
         """Queue a request; both listeners are called on the engine's thread."""
         self._refuse_if_stopping()
@@ -163,13 +160,9 @@ class Engine:
 
     def load(self) -> Load:
         """Return the present load; any thread may ask."""
-        return Load(
-            len(self.scheduler.running),
-            len(self.scheduler.waiting),
-            self.scheduler.settings.max_sequences,
-            self._pages.used,
-            self._pages.num_pages,
-        )
+        scheduler, pages = self.scheduler, self._pages
+        counts = len(scheduler.running), len(scheduler.waiting), scheduler.settings.max_sequences
+        return Load(*counts, pages.used, pages.num_pages)
 
     def start(self) -> None:
         """Run the loop on a thread of its own."""
