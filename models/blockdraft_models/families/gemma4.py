@@ -122,16 +122,21 @@ def _expert_names(names: LayerNames) -> Iterator[TensorName]:
 def _diffusion(config: Published) -> dict[str, Any]:
     """Read what DiffusionGemma has further; its generation says how canvases are denoised."""
     generation = config["generation_config"]
-    published = {
-        "most_steps": generation.get("max_denoising_steps"),
-        "entropy_bound": section(generation, "sampler_config").get("entropy_bound"),
-        "last_temperature": generation.get("t_min"),
-        "first_temperature": generation.get("t_max"),
-        "stable_steps": generation.get("stability_threshold"),
-        "least_entropy": generation.get("confidence_threshold"),
-    }
+    sampler = section(generation, "sampler_config")
+    published = (
+        ("most_steps", count, generation, "max_denoising_steps"),
+        ("entropy_bound", number, sampler, "entropy_bound"),
+        ("last_temperature", number, generation, "t_min"),
+        ("first_temperature", number, generation, "t_max"),
+        ("stable_steps", count, generation, "stability_threshold"),
+        ("least_entropy", number, generation, "confidence_threshold"),
+    )
     sizes = count(config, "canvas_length"), count(config, "vocab_size")
-    options = {name: value for name, value in published.items() if value is not None}
+    options: dict[str, Any] = {
+        name: read(values, key)
+        for name, read, values, key in published
+        if values.get(key) is not None
+    }
     return {**_fields(config), "diffusion": NoiseDiffusion(*sizes, **options)}
 
 

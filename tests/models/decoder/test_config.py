@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -154,6 +155,28 @@ def test_stop_tokens_of_the_generation_config_win() -> None:
     assert config_from_hf(LLAMA_3_1_8B, {"eos_token_id": 5}).eos_token_ids == (5,)
     config = config_from_hf(QWEN3_8B, {"eos_token_id": [151645, 151643]})
     assert config.eos_token_ids == (151645, 151643)
+
+
+@pytest.mark.parametrize(
+    ("generation", "message"),
+    [
+        ({"max_denoising_steps": "6"}, "max_denoising_steps must be a whole number"),
+        ({"t_min": "0.4"}, "t_min must be a number"),
+        ({"stability_threshold": 1.5}, "stability_threshold must be a whole number"),
+        ({"sampler_config": {"entropy_bound": True}}, "entropy_bound must be a number"),
+        ({"sampler_config": 3}, "sampler_config must be an object"),
+        ({"t_min": 0.9, "t_max": 0.8}, "denoising at such temperatures"),
+    ],
+)
+def test_denoising_of_other_values_is_refused(generation: Any, message: str) -> None:
+    folder = Path(__file__).parents[2] / "golden/targets/diffusion-gemma"
+    config, own = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("config", "generation_config")
+    )
+    assert config_from_hf(config, own).diffusion is not None
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(config, {**own, **generation})
 
 
 def test_qwen3_has_its_own_defaults() -> None:
