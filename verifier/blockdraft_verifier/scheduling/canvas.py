@@ -7,8 +7,7 @@ DiffusionGemma in transformers 5.24, with its entropy-bound sampler.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from dataclasses import dataclass, replace
 
 from blockdraft_models.diffusion import Diffusion, MaskDiffusion, NoiseDiffusion
 from blockdraft_models.sampling_options import Sampling
@@ -61,12 +60,8 @@ class MaskCanvas:
 
     def leading(self, position: int) -> tuple[int, ...]:
         """Return the known tokens from a position on, up to the first that is unknown."""
-        following = self.tokens[position - self.start :]
-        return tuple(takewhile(lambda token: token is not None, following))  # type: ignore[arg-type]
-
-    def options(self, sampling: Sampling) -> Sampling:
-        """Return the options of the next step."""
-        return _of_step(sampling, self.step_count)
+        known_count = [*self.tokens, None].index(None)
+        return self.token_ids[position - self.start : known_count]
 
     def fill(self, result: CanvasChoices) -> None:
         """Take the likely tokens of a step."""
@@ -92,7 +87,7 @@ class NoiseCanvas:
     step_count: int = 0  # denoising steps so far
     done: bool = False
     _likeliest: tuple[int, ...] = ()
-    _same_count: int = field(default=0)  # steps after which the likeliest tokens were the same
+    _same_count: int = 0  # steps after which the likeliest tokens were the same
 
     @classmethod
     def after(
@@ -111,10 +106,6 @@ class NoiseCanvas:
     def leading(self, position: int) -> tuple[int, ...]:
         """Return the tokens from a position on, none before the canvas is done."""
         return self._likeliest[position - self.start :] if self.done else ()
-
-    def options(self, sampling: Sampling) -> Sampling:
-        """Return the options of the next step."""
-        return _of_step(sampling, self.step_count)
 
     def fill(self, result: CanvasChoices) -> None:
         """Keep the tokens of a step that are nearly certain, and replace the others."""
@@ -150,6 +141,6 @@ def canvas_after(tokens: Sequence[int], diffusion: Diffusion, sampling: Sampling
     return NoiseCanvas.after(tokens, diffusion, sampling)
 
 
-def _of_step(sampling: Sampling, step: int) -> Sampling:
-    """Return the options of a step: each draws by noise of its own."""
-    return replace(sampling, seed=(sampling.seed + step * _SEED_STRIDE) % 2**64)
+def step_sampling(sampling: Sampling, canvas: Canvas) -> Sampling:
+    """Return the options of the next step of a canvas: each step draws by noise of its own."""
+    return replace(sampling, seed=(sampling.seed + canvas.step_count * _SEED_STRIDE) % 2**64)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blockdraft_models.diffusion import NoiseDiffusion
 from blockdraft_models.sampling_options import Sampling
-from blockdraft_verifier.scheduling.canvas import CanvasChoices
+from blockdraft_verifier.scheduling.canvas import CanvasChoices, step_sampling
 from blockdraft_verifier.scheduling.sequence import DraftSource, TokenSequence
 from blockdraft_verifier.scheduling.states import StateCopy
 
@@ -60,7 +60,7 @@ class Row:
     def sampling(self) -> Sampling:
         """The sampling options of its choices."""
         options, canvas = self.sequence.request.sampling, self.sequence.canvas
-        return options if canvas is None else canvas.options(options)
+        return options if canvas is None else step_sampling(options, canvas)
 
     @property
     def scored_tokens(self) -> tuple[int, ...]:
